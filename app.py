@@ -1,0 +1,5 @@
+"""The dashboard: `make app`, or `streamlit run app.py`."""
+
+from dashboard import shell
+
+shell.run()

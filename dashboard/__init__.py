@@ -1,0 +1,1 @@
+"""The only room that imports streamlit and plotly. It collects inputs, calls roofline, and draws the answer."""

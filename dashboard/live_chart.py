@@ -1,0 +1,69 @@
+"""A plotly chart that changes in place.
+
+Streamlit's own plotly element is built anew whenever its data change: it flashes, forgets zoom and legend, and takes
+twice the time that a slider may take. This one hands the figure to plotly.js, which moves what is drawn. The library
+is the one inside the plotly package; it is copied once to the folder that Streamlit serves.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly
+import streamlit as st
+
+Figure = dict[str, Any]
+
+LIBRARY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+SERVED = Path(__file__).parent.parent / "static" / "plotly.min.js"
+CSS = """
+.live-chart text:not(.keep) { font-family: var(--st-font), sans-serif !important; }
+.live-chart :is(.xtick, .ytick, .legendtext, .xtitle, .ytitle, .gtitle, .cbtitle, .cbaxis) text,
+.live-chart text:is(.legendtext, .xtitle, .ytitle, .gtitle) { fill: var(--st-text-color) !important; }
+.live-chart .modebar-container { opacity: 0; transition: opacity 0.2s; }
+.live-chart:hover .modebar-container { opacity: 1; }
+.live-chart .modebar-group { background: transparent !important; }
+"""
+_mount = st.components.v2.component(
+    "roofline_live_chart",
+    js=(Path(__file__).parent / "live_chart.js").read_text(encoding="utf-8"),
+    css=CSS,
+    isolate_styles=False,
+)
+
+
+def draw(figure: Figure, key: str, alt: str) -> None:
+    """Draw ``figure``, a plain dict as ``dashboard.charts`` makes them; ``alt`` says what it shows."""
+    if served():
+        _mount(key=key, data={"figure": plain(figure), "alt": alt})
+    else:
+        st.plotly_chart(figure, key=key, alt=alt, width="stretch")
+
+
+@cache
+def served() -> bool:
+    """True once plotly.js lies where the browser can fetch it; false where this folder cannot be written."""
+    try:
+        if not SERVED.exists() or SERVED.stat().st_size != LIBRARY.stat().st_size:
+            SERVED.parent.mkdir(exist_ok=True)
+            shutil.copyfile(LIBRARY, SERVED)
+    except OSError:
+        return False
+    return True
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists and what is not finite as null, which JSON has no other word for."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value

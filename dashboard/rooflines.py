@@ -1,0 +1,152 @@
+"""What the rooflines page shows, without streamlit: sweeps over a degree, verdicts in a line, levels of the hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboard import theme
+from hardware_profiles import Cluster
+from roofline.bound import Bound, crossings
+from roofline.strategies import STRATEGIES, Strategy
+from roofline.units import show
+from roofline.workload import Workload
+
+STAND_IN = {"experts": 64, "experts_per_token": 2}  # a dense block shown as experts of its own size
+MOST = {"tensor_parallel": 64, "expert_parallel": 1024, "pipeline_parallel": 512}
+POINTS = 90
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A strategy over its degree on one cluster."""
+
+    entry: Strategy
+    work: Workload
+    cluster: Cluster
+    options: Mapping[str, Any]
+    degrees: NDArray[np.float64]
+    bound: Bound
+    note: str = ""
+
+    @property
+    def stops(self) -> list[int]:
+        """Degrees that a slider offers: powers of two, and the last one."""
+        last = int(self.degrees[-1])
+        return sorted({2**n for n in range(last.bit_length()) if 2**n in self.degrees} | {1, last})
+
+    def nearest_stop(self, degree: int) -> int:
+        """The slider's stop next to ``degree``."""
+        return min(self.stops, key=lambda stop: abs(stop - degree))
+
+    def at(self, degree: float) -> Bound:
+        """The strategy at one degree."""
+        return self.entry.bound(self.work, self.cluster, degree, **self.options)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A sweep where its group fills one unit of a tier."""
+
+    name: str
+    degree: int
+    bound: Bound
+    with_switches: dict[str, Bound]  # the same where switches add: in theory, as measured
+
+    @property
+    def binding(self) -> str:
+        """The tier that sets the longest communication."""
+        return str(max(self.bound.comms, key=lambda term: float(term.seconds)).tier) if self.bound.comms else "–"
+
+
+def sweep(name: str, work: Workload, cluster: Cluster, options: Mapping[str, Any]) -> Sweep:
+    """The strategy ``name`` over every degree that ``cluster`` and ``work`` allow.
+
+    Raises:
+        ValueError: what the strategy refuses, in its own words.
+    """
+    entry, note = STRATEGIES[name], ""
+    if name == "expert_parallel" and work.experts == 1:
+        work = replace(work, **STAND_IN)
+        note = f"dense model: shown as {STAND_IN['experts']} experts of this width, {STAND_IN['experts_per_token']} per token"
+    inner = options.get("model_parallel", 1) * options.get("data_parallel", 1)
+    most = min(cluster.gpus // inner, MOST.get(name, cluster.gpus))
+    if most < 1:
+        raise ValueError(f"{inner} GPUs for the other axes leave none of {cluster.gpus} for {entry.degree}")
+    degrees = _degrees(name, work, most, cluster)
+    return Sweep(entry, work, cluster, options, degrees, entry.bound(work, cluster, degrees, **options), note)
+
+
+def _degrees(name: str, work: Workload, most: int, cluster: Cluster) -> NDArray[np.float64]:
+    if name == "expert_parallel":
+        experts = int(work.experts)
+        return np.array([z for z in range(1, min(most, experts) + 1) if experts % z == 0], float)
+    if name == "pipeline_parallel":
+        most = min(most, int(work.layers))
+    if name == "mixed":
+        return np.array([x for x in range(1, most + 1) if cluster.gpus % x == 0], float)
+    return _whole_units(most, cluster)
+
+
+def _whole_units(most: int, cluster: Cluster) -> NDArray[np.float64]:
+    """Degrees up to ``most`` that fill units evenly: 1, 2, … a node, then whole nodes, then whole scalable units."""
+    grid = np.geomspace(1, most, POINTS)
+    unit = np.ones_like(grid)
+    for size in cluster.unit_sizes:
+        unit = np.where(grid >= 4 * size, size, unit) if size > 1 else unit
+    inside = cluster.unit_sizes[1]
+    whole = np.round(grid / unit) * unit
+    whole = np.where(grid > inside, np.maximum(1, np.round(grid / inside)) * inside, whole)
+    return np.unique(np.clip(np.concatenate([whole, cluster.unit_sizes, [most]]), 1, most))
+
+
+def headline(found: Sweep) -> str:
+    """Where the strategy stops paying, in one line."""
+    bound, noun = found.bound, found.entry.degree
+    crossed = crossings(found.degrees, bound)
+    end = bool(bound.compute_bound[-1]) if np.ndim(bound.compute_bound) else bool(bound.compute_bound)
+    if not crossed.size:
+        verdict = "compute-bound" if end else "communication-bound"
+        return f"**{verdict}** at every degree up to {found.degrees[-1]:,.0f} {noun}"
+    first = show(float(crossed[0]))
+    if end:
+        return f"**communication-bound until {show(float(crossed[-1]))} {noun}**, compute-bound beyond"
+    return f"**compute-bound up to {first} {noun}**, communication-bound beyond"
+
+
+def short_title(name: str) -> str:
+    """The strategy in a word or two, for a button."""
+    return theme.COMMS[name].label[:1].upper() + theme.COMMS[name].label[1:]
+
+
+def y_title(name: str) -> str:
+    """Title of the time axis: what the formulas of the strategy count."""
+    return "time of all layers" if name == "pipeline_parallel" else "time per layer"
+
+
+def x_title(name: str) -> str:
+    """Title of the swept axis."""
+    entry = STRATEGIES[name]
+    return f"{entry.degree[:1].upper()}{entry.degree[1:]} ({entry.symbol})"
+
+
+def levels(found: Sweep) -> list[Level]:
+    """The strategy with its group grown to fill a unit of every tier it reaches."""
+    stride = found.options.get("model_parallel", 1)
+    reached = []
+    for tier, unit in zip(found.cluster.tiers, found.cluster.unit_sizes[1:], strict=True):
+        degree = max(1, unit // stride)
+        if degree <= found.degrees[-1]:
+            adding = {
+                how: found.entry.bound(
+                    found.work, found.cluster, degree, **{**found.options, "in_network": how}
+                )
+                for how in ("theory", "measured")
+                if "in_network" in found.options
+            }
+            reached.append(Level(f"one {tier.name}", degree, found.at(degree), adding))
+    return reached

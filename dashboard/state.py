@@ -1,0 +1,188 @@
+"""The workload bar: one set of choices for every page, kept in the address.
+
+Widgets are bound to the query string by key, so a copied address reopens the same view. Streamlit drops a value
+that a widget does not allow without a word; ``warn_refused`` says which one it was, and what stands instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+import hardware_profiles as hw
+from hardware_profiles.calibration import for_accelerator
+from roofline import presets
+from roofline.units import parse, show
+from roofline.workload import Workload
+
+DEFAULT_CLUSTER = "dgx-h100-superpod"
+DEFAULT_MODEL = "llama-3-70b"
+CUSTOM = "custom"
+TOKENS = [f"{n}{p}" for p in ("Ki", "Mi") for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)]
+TOKENS = TOKENS[TOKENS.index("16Ki") : TOKENS.index("128Mi") + 1]
+SEQUENCES = [2**n for n in range(9, 21)]
+BIND: dict[str, Any] = {"bind": "query-params"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the bar says, as the objects that roofline takes."""
+
+    cluster: hw.Cluster  # with the GPU count chosen, at peak or as achieved
+    profile: hw.Cluster  # as the file states it
+    model: str
+    work: Workload
+    sequence: int
+    overlay: hw.Calibration | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in the job."""
+        return self.cluster.gpus
+
+    def line(self) -> str:
+        """The scenario in one line, for the top of a page."""
+        rate = self.cluster.flops(self.work.dtype)
+        basis = f"achievable by {self.overlay.name}" if self.overlay else "peak"
+        return (
+            f"**{self.gpus:,} × {self.profile.accelerator.title}** ({self.profile.title}) · **{self.model}** · "
+            f"{show(self.work.tokens)} tokens a batch · {self.work.dtype} at {show(rate, 'FLOP/s')} a GPU ({basis})"
+        )
+
+
+def current() -> Scenario:
+    """The scenario of this run; the bar has been drawn before any page."""
+    scenario: Scenario = st.session_state["scenario"]
+    return scenario
+
+
+def profiles() -> dict[str, hw.Cluster]:
+    """Profiles edited or uploaded in this session, by name."""
+    mine: dict[str, hw.Cluster] = st.session_state.setdefault("profiles", {})
+    return mine
+
+
+def cluster(name: str) -> hw.Cluster:
+    """A profile of this session or of the catalogue, by name."""
+    return profiles().get(name) or hw.cluster(name)
+
+
+def cluster_names() -> list[str]:
+    """Everything that can be chosen, this session's own first."""
+    return [*profiles(), *hw.clusters()]
+
+
+def workload_bar() -> None:
+    """Draw the bar and keep what it says; an impossible choice ends the page with a message that names the way out."""
+    st.session_state.setdefault("asked", {key: st.query_params.get_all(key) for key in st.query_params})
+    with st.sidebar:
+        try:
+            st.session_state["scenario"] = _bar()
+        except ValueError as error:
+            st.error(str(error), icon=":material/error:")
+            st.stop()
+
+
+def warn_refused(*keys: str) -> None:
+    """Say which values of the opening address the widgets ``keys`` did not take, while what they show still stands."""
+    asked: dict[str, list[str]] = st.session_state["asked"]
+    refused: dict[str, Any] = st.session_state.setdefault("refused", {})
+    for key in keys:
+        if key not in asked or key not in st.session_state:
+            continue
+        shown = st.session_state[key]
+        if key not in refused:
+            refused[key] = None if _same(asked[key], shown) else shown
+        if refused[key] is not None and refused[key] == shown:
+            st.warning(
+                f"The address asks for `{key}={' '.join(asked[key])}`, which is not possible here; "
+                f"`{shown}` is shown instead.",
+                icon=":material/link_off:",
+            )
+
+
+def _same(asked: list[str], value: Any) -> bool:
+    values = [str(v) for v in (value if isinstance(value, list | tuple) else [value])]
+    if values == asked:
+        return True
+    try:
+        return [float(v) for v in values] == [float(v) for v in asked]
+    except ValueError:
+        return str(value).lower() == " ".join(asked).lower()
+
+
+def _bar() -> Scenario:
+    names = cluster_names()
+    name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
+    profile = cluster(name)
+    most = max(profile.gpus, 131_072)
+    gpus = st.number_input(
+        "GPUs",
+        1,
+        most,
+        min(profile.gpus, 1024),
+        step=profile.tiers[0].degree,
+        key="gpus",
+        help="The outermost tier of the profile grows or shrinks to this number.",
+        **BIND,
+    )
+    st.caption(f"{profile.title}: {' → '.join(tier.name for tier in profile.tiers)}")
+    model, work = _model(profile)
+    sequence = st.select_slider("Sequence length", SEQUENCES, 4096, key="sequence", **BIND)
+    tokens = _tokens()
+    st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
+    dtype = _dtype(profile)
+    achievable = st.segmented_control("Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND)
+    overlay = for_accelerator(profile.accelerator.name) if achievable == "achievable" else None
+    if achievable == "achievable" and overlay is None:
+        st.info(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
+    machine = profile.resized(int(gpus))
+    machine = hw.calibrate(machine, overlay) if overlay else machine
+    warn_refused("cluster", "gpus", "model", "sequence", "tokens", "dtype", "rates")
+    return Scenario(machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay)
+
+
+def _model(profile: hw.Cluster) -> tuple[str, Workload]:
+    names = [*presets.presets(), CUSTOM]
+    model = st.selectbox("Model", names, index=names.index(DEFAULT_MODEL), key="model", **BIND)
+    if model != CUSTOM:
+        return model, presets.workload(model, 1.0)
+    left, right = st.columns(2)
+    d_model = left.number_input("Width D", 1, 1_000_000, 8192, key="d_model", **BIND)
+    d_ff = right.number_input("Feed-forward F", 1, 10_000_000, 28672, key="d_ff", **BIND)
+    experts = left.number_input("Experts E", 1, 100_000, 1, key="experts", **BIND)
+    top_k = right.number_input("Per token k", 1, 100_000, 1, key="top_k", **BIND)
+    layers = left.number_input("Layers", 1, 10_000, 80, key="layers", **BIND)
+    gated = right.toggle("Gated", True, key="gated", help="Three matrices (SwiGLU) instead of two", **BIND)
+    if top_k > experts:
+        raise ValueError(f"Per token k: {top_k} experts per token, of {experts}; allowed: at most {experts}")
+    return CUSTOM, Workload(1.0, d_model, d_ff, 3 if gated else 2, experts, top_k, layers)
+
+
+def _tokens() -> float:
+    """The batch; a number that an address asks for becomes one more stop of the slider."""
+    extra = st.session_state.setdefault("token_stops", _asked_tokens())
+    stops = sorted({*TOKENS, *extra}, key=_number)
+    return _number(st.select_slider("Batch in tokens", stops, "1Mi", key="tokens", **BIND))
+
+
+def _asked_tokens() -> list[str]:
+    for text in st.session_state["asked"].get("tokens", []):
+        try:
+            if 1 <= _number(text) <= 1e12:
+                return [text]
+        except ValueError:
+            return []
+    return []
+
+
+def _number(text: str) -> float:
+    return parse(f"{text}B", "B")
+
+
+def _dtype(profile: hw.Cluster) -> str:
+    rates = [d for d in ("bf16", "fp16", "fp8", "fp4") if d in profile.accelerator.peak_flops]
+    dtype: str = st.segmented_control("Precision", rates, default=rates[0], key="dtype", required=True, **BIND)
+    return dtype

@@ -1,0 +1,334 @@
+"""Pipeline schedules: idle time, activations in flight and what else each schedule costs.
+
+A micro-batch takes F forward and B backward on a stage; W is the part of B that makes the weight
+gradients and may wait. Work is m (F + B); a stage idles while the pipeline fills and drains:
+
+    naive       (p-1) m (F+B)          one stage works at a time
+    GPipe       (p-1) (F+B)            1F1B the same, with less memory
+    interleaved (p-1) (F+B) / v        v chunks of layers per stage
+    ZB-H1       (p-1) (F+B-2W)         weight gradients fill the drain
+    ZB-H2       (p-1) (F+B-3W)         and the fill, at twice the activations
+    DualPipe    (p/2-1) (F&B+B-3W)     from both ends; F&B is an overlapped pair
+
+A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's zero
+is per stage: the stages are shifted against each other, and a barrier between steps (a norm of all
+gradients before the optimizer) brings the bubble back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.names import choose
+from roofline.sources import CONTROLLABLE, DUALPIPE, GPIPE, HF_GUIDE, MEGATRON, ZERO_BUBBLE, Source
+from roofline.units import Count, Seconds
+
+
+class Shares(NamedTuple):
+    """Coefficients of the idle time: of F, B, W and of the overlapped pair F&B."""
+
+    forward: float = 0
+    backward: float = 0
+    weight: float = 0
+    pair: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One schedule: what it idles, keeps and sends, and the pipelines that it works for."""
+
+    name: str
+    title: str
+    source: Source
+    idle: Shares  # per filling step
+    filling: Callable[[Count, Count, Count], Count]  # filling steps of p, m, v
+    in_flight: Callable[[Count, Count, Count], Count]  # micro-batches on the fullest stage
+    formula: str  # idle time in LaTeX
+    least: Callable[[Count], Count] = lambda p: 1  # micro-batches that it needs
+    multiple: Callable[[Count], Count] = lambda p: 1  # of which m is a multiple
+    even_stages: bool = False
+    chunks: int | None = 1  # per stage; None: any number
+    parameter_copies: int = 1
+    equal_parts: bool = False  # the idle time is published for F = B - W = W only
+    note: str = ""
+
+
+def _fill(p: Count, m: Count, v: Count) -> Count:
+    return p - 1.0
+
+
+_FULL = Shares(forward=1, backward=1)
+_DUAL = Shares(backward=1, weight=-3, pair=1)
+
+SCHEDULES = {
+    row.name: row
+    for row in (
+        Schedule(
+            "naive",
+            "Naive model parallelism",
+            HF_GUIDE("Naive model parallelism"),
+            _FULL,
+            lambda p, m, v: (p - 1.0) * m,
+            lambda p, m, v: np.minimum(m, 1.0),
+            r"(p-1)\,m\,(F+B)",
+            note="one stage works at a time; the others wait",
+        ),
+        Schedule(
+            "gpipe",
+            "GPipe",
+            GPIPE("section 2.3"),
+            _FULL,
+            _fill,
+            lambda p, m, v: 1.0 * m,
+            r"(p-1)(F+B)",
+            note="all forward passes, then all backward passes: every micro-batch stays in memory",
+        ),
+        Schedule(
+            "1f1b",
+            "1F1B",
+            MEGATRON("section 2.2.1"),
+            _FULL,
+            _fill,
+            lambda p, m, v: np.minimum(m, 1.0 * p),
+            r"(p-1)(F+B)",
+            note="as fast as GPipe; a backward pass starts as soon as it can and frees memory",
+        ),
+        Schedule(
+            "interleaved",
+            "Interleaved 1F1B",
+            MEGATRON("section 2.2.2"),
+            _FULL,
+            lambda p, m, v: (p - 1.0) / v,
+            lambda p, m, v: np.minimum(m, p + np.where(np.greater(v, 1), (p - 1.0) / v, 0.0)),
+            r"(p-1)(F+B)/v",
+            multiple=lambda p: p,
+            chunks=None,
+            note="needs layers in multiples of p v; v times the traffic. One chunk is plain 1F1B",
+        ),
+        Schedule(
+            "zb-h1",
+            "ZB-H1",
+            ZERO_BUBBLE("table 2"),
+            Shares(forward=1, backward=1, weight=-2),
+            _fill,
+            lambda p, m, v: np.minimum(m, 1.0 * p),
+            r"(p-1)(F+B-2W)",
+            least=lambda p: p,
+        ),
+        Schedule(
+            "zb-h2",
+            "ZB-H2",
+            ZERO_BUBBLE("table 2"),
+            Shares(forward=1, backward=1, weight=-3),
+            _fill,
+            lambda p, m, v: np.minimum(m, 2.0 * p - 1),
+            r"(p-1)(F+B-3W)",
+            least=lambda p: 2 * p - 1,
+            note="needs an optimizer step checked afterwards; a barrier restores the bubble",
+        ),
+        Schedule(
+            "zb-v",
+            "ZB-V",
+            CONTROLLABLE("table of schedules"),
+            Shares(),
+            _fill,
+            lambda p, m, v: np.minimum(m, 1.0 * p),
+            "0",
+            least=lambda p: p,
+            chunks=2,
+            equal_parts=True,
+            note="two chunks per stage in a V; needs an even number of layers per stage",
+        ),
+        Schedule(
+            "v-half",
+            "V-Half",
+            CONTROLLABLE("table of schedules"),
+            Shares(forward=1 / 2, backward=1 / 2),
+            _fill,
+            lambda p, m, v: np.minimum(m, np.floor_divide(p + 2.0, 2)),
+            r"\approx\tfrac12(p-1)(F+B)",
+            least=lambda p: p,
+            chunks=2,
+            equal_parts=True,
+            note="half the activations of 1F1B",
+        ),
+        Schedule(
+            "v-min",
+            "V-Min",
+            CONTROLLABLE("table of schedules"),
+            Shares(forward=2 / 3, backward=2 / 3),
+            _fill,
+            lambda p, m, v: np.minimum(m, np.floor_divide(p + 4.0, 3)),
+            r"\approx\tfrac23(p-1)(F+B)",
+            least=lambda p: p,
+            chunks=2,
+            equal_parts=True,
+            note="a third of the activations of 1F1B",
+        ),
+        Schedule(
+            "dualpipe",
+            "DualPipe",
+            DUALPIPE("Pipeline bubbles and memory usage"),
+            _DUAL,
+            lambda p, m, v: p / 2 - 1.0,
+            lambda p, m, v: p + 1.0,
+            r"(\tfrac p2-1)(F\&B+B-3W)",
+            least=lambda p: 2 * p,
+            multiple=lambda p: 2,
+            even_stages=True,
+            parameter_copies=2,
+            note="micro-batches enter at both ends, so a stage holds the layers of its mirror too",
+        ),
+        Schedule(
+            "dualpipev",
+            "DualPipeV",
+            DUALPIPE("DualPipeV"),
+            _DUAL,
+            lambda p, m, v: (p - 1.0) / 2,
+            lambda p, m, v: p + 0.5,
+            r"\tfrac12(p-1)(F\&B+B-3W)",
+            least=lambda p: 2 * p,
+            chunks=2,
+            note="DualPipe of 2p stages cut in half: p GPUs hold two half-stages each, in a V",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """What a schedule costs on a pipeline; every number may be an array."""
+
+    schedule: Schedule
+    idle: Seconds  # of each stage, per step
+    work: Seconds  # of each stage, per step: m (F + B)
+    in_flight: Count  # micro-batches whose activations the fullest stage holds at once
+    traffic: Count  # bytes between stages over those of 1F1B
+
+    @property
+    def ratio(self) -> Count:
+        """Idle time over work, as papers on schedules have it. [1]"""
+        return self.idle / self.work
+
+    @property
+    def share(self) -> Count:
+        """Idle share of the step. [1]"""
+        return self.idle / self.step
+
+    @property
+    def step(self) -> Seconds:
+        """Work and idle time together. [s]"""
+        return self.idle + self.work
+
+
+def bubble(
+    name: str,
+    stages: Count,
+    microbatches: Count,
+    *,
+    chunks: Count | None = None,
+    forward: Seconds = 1.0,
+    backward: Seconds | None = None,
+    weight: Seconds | None = None,
+    pair: Seconds | None = None,
+) -> Bubble:
+    """Idle time and memory of the schedule called ``name``.
+
+    Args:
+        stages: p, GPUs (or groups of GPUs) along the pipeline.
+        microbatches: m, per pipeline and step.
+        chunks: v, runs of layers per stage, where the schedule leaves a choice.
+        forward: F, one micro-batch on one stage. [s]
+        backward: full backward pass of one micro-batch on one stage; twice F when left out. [s]
+        weight: the part of it that makes weight gradients; half of it when left out. [s]
+        pair: a forward and a backward pass overlapped; their sum when left out. [s]
+
+    Raises:
+        ValueError: an unknown schedule, or a pipeline it does not work for, naming the nearest.
+
+    >>> print(bubble("1f1b", 4, 12).ratio, bubble("interleaved", 4, 12, chunks=3).ratio)
+    0.25 0.0833333333333
+    """
+    row = schedule(name)
+    runs = _chunks(row, chunks)
+    _check(row, stages, microbatches, runs)
+    full = 2.0 * forward if backward is None else backward
+    part = full / 2 if weight is None else weight
+    both = forward + full if pair is None else pair
+    shares = row.idle
+    step = shares.forward * forward + shares.backward * full
+    step = step + shares.weight * part + shares.pair * both
+    return Bubble(
+        row,
+        np.maximum(0.0, row.filling(stages, microbatches, runs) * step),
+        1.0 * microbatches * (forward + full),
+        row.in_flight(stages, microbatches, runs),
+        1.0 * runs,
+    )
+
+
+def schedule(name: str) -> Schedule:
+    """The row called ``name``.
+
+    Raises:
+        ValueError: when there is none, naming the nearest.
+    """
+    return choose("schedule", name, SCHEDULES)
+
+
+def allowed(
+    name: str, stages: Count, microbatches: Count, chunks: Count | None = None
+) -> NDArray[np.bool_]:
+    """True where the schedule works: enough micro-batches, in the multiples it needs."""
+    row = schedule(name)
+    runs = _chunks(row, chunks)
+    fits = np.greater_equal(stages, 1) & np.greater_equal(microbatches, row.least(stages))
+    fits &= np.equal(np.mod(microbatches, row.multiple(stages)), 0) & np.greater_equal(runs, 1)
+    if row.even_stages:
+        fits &= np.equal(np.mod(stages, 2), 0)
+    return np.asarray(fits & np.greater_equal(microbatches, 1))
+
+
+def nearest_microbatches(name: str, stages: int, microbatches: int) -> list[int]:
+    """The numbers of micro-batches next to ``microbatches`` with which the schedule works.
+
+    >>> nearest_microbatches("interleaved", 4, 10)
+    [8, 12]
+    """
+    row = schedule(name)
+    multiple = int(row.multiple(stages))
+    least = -(-max(1, int(row.least(stages))) // multiple) * multiple
+    below = microbatches // multiple * multiple
+    above = -(-microbatches // multiple) * multiple
+    return sorted({max(least, below), max(least, above)})
+
+
+def _chunks(row: Schedule, chunks: Count | None) -> Count:
+    if row.chunks is None:
+        return 1 if chunks is None else chunks
+    if chunks is not None and np.any(np.not_equal(chunks, row.chunks)):
+        raise ValueError(f"chunks: {chunks} is refused; {row.title} has {row.chunks} per stage")
+    return row.chunks
+
+
+def _check(row: Schedule, stages: Count, microbatches: Count, chunks: Count) -> None:
+    fits = allowed(row.name, stages, microbatches, chunks if row.chunks is None else None)
+    if np.all(fits):
+        return
+    first = int(np.argmin(fits))
+    points = np.broadcast_arrays(stages, microbatches, chunks, fits)
+    p, m, v = (int(point.flat[first]) for point in points[:3])
+    if p < 1 or v < 1:
+        raise ValueError(f"stages: {p} of {v} chunks are refused; allowed: 1 and more")
+    if row.even_stages and p % 2:
+        near = f"{p - 1} and {p + 1}" if p > 1 else "2"
+        raise ValueError(f"stages: {p} is odd and {row.title} works from both ends; try {near}")
+    near = " and ".join(str(n) for n in nearest_microbatches(row.name, p, m))
+    raise ValueError(
+        f"microbatches: {m} is refused by {row.title} with {p} stages; the nearest allowed: {near}"
+    )

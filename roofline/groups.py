@@ -1,0 +1,112 @@
+"""Groups: which tiers some ranks span, and with how many sibling groups they share each uplink.
+
+A group is ``size`` ranks, ``stride`` apart. With TP 8 inside a node the tensor-parallel group is
+(8, 1) and the data-parallel group around it (16, 8): its members sit in 16 different nodes, and
+eight such groups, one per local rank, leave each node together. Everything follows from counting
+members under a unit of U GPUs:
+
+    members(U) = min(size, max(1, U // stride))
+    degree_i   = members(S_{i+1}) / members(S_i)     children of tier i that the group spans
+    sharing_i  = min(stride, S_i)                     sibling groups on one child's uplink
+
+with S_i the GPUs under one child of tier i (1, 8, 256, …). This is the exact rule for arrays
+sharded over an inner axis of the scaling book ("GPUs", collectives across nodes), with the missing
+factor S_{i-1} put in. It is exact for groups that are ``aligned``. One that fills its last child
+only partly is charged for that child; one whose stride divides neither way, as if it spanned more
+children than it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.machine import TierLike
+from roofline.units import Count
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks of one collective; ``alone`` says that sibling groups are silent, uplinks its own."""
+
+    size: Count
+    stride: Count = 1
+    alone: bool = False
+
+
+class Reach(NamedTuple):
+    """What a group is at one tier."""
+
+    tier: TierLike
+    degree: Count  # children spanned, within one unit of the tier
+    members: Count  # ranks of the group under one child
+    above: Count  # ranks of the group under one unit of the tier
+    sharing: Count  # groups that share one child's uplink
+
+
+def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
+    """The group at each tier from the inside out.
+
+    Raises:
+        ValueError: when the group is empty or larger than the machine.
+
+    >>> from roofline.machine import Tier
+    >>> node, network = Tier(8, 450e9), Tier(32, 400e9)
+    >>> [float(r.degree) for r in spans(Group(16, stride=8), (node, network))]
+    [1.0, 16.0]
+    """
+    size, stride = np.asarray(group.size, float), np.asarray(group.stride, float)
+    if not np.all(size >= 1) or not np.all(stride >= 1):
+        raise ValueError(
+            "a group has at least one rank and a stride of at least 1, "
+            f"got {np.min(size):g} ranks, {np.min(stride):g} apart"
+        )
+    unit: Count = 1.0
+    members: Count = 1.0
+    found = []
+    for tier in tiers:
+        sharing = 1.0 if group.alone else np.minimum(stride, unit)
+        unit = unit * np.asarray(tier.degree, float)
+        above = np.minimum(size, np.maximum(1.0, np.floor(unit / stride)))
+        found.append(Reach(tier, np.ceil(above / members), members, above, sharing))
+        members = above
+    if np.any(members < size):
+        raise ValueError(_too_large(size, stride, members, unit))
+    return found
+
+
+def _too_large(size: Count, stride: Count, members: Count, machine: Count) -> str:
+    """The first point at which the group does not fit, in words."""
+    points = np.broadcast_arrays(size, stride, machine, np.less(members, size))
+    first = int(np.argmax(points[-1]))
+    ranks, apart, gpus = (float(point.flat[first]) for point in points[:-1])
+    return (
+        f"a group of {ranks:,.0f} ranks, {apart:,.0f} apart, takes {ranks * apart:,.0f} GPUs; "
+        f"the machine has {gpus:,.0f}"
+    )
+
+
+def crossed(group: Group, tiers: Sequence[TierLike]) -> list[str]:
+    """Names of the tiers that one group's traffic crosses, from the inside out."""
+    return [reach.tier.name for reach in spans(group, tiers) if np.any(reach.degree > 1)]
+
+
+def aligned(group: Group, tiers: Sequence[TierLike]) -> NDArray[np.bool_]:
+    """True where the group fills whole units or equal parts of them: no member is placed unevenly.
+
+    >>> from roofline.machine import Tier
+    >>> print(aligned(Group(np.array([4, 8, 12])), (Tier(8, 450e9), Tier(32, 400e9))))
+    [ True  True False]
+    """
+    stride = np.asarray(group.stride, float)
+    even = np.asarray(True)
+    unit: Count = 1.0
+    for tier in tiers:
+        unit = unit * np.asarray(tier.degree, float)
+        for length in (stride, stride * group.size):
+            even = even & ((np.mod(unit, length) == 0) | (np.mod(length, unit) == 0))
+    return even

@@ -1,0 +1,227 @@
+"""Logs of nccl-tests: measured times of a collective against message size.
+
+A log is a table for each program that ran: size, count, type, redop, root, then time [µs], algbw,
+busbw [GB/s] and wrong elements, out of place and in place. Around it stand comments and whatever
+the launcher and NCCL print. What looks like a row and is none is skipped and reported, since a
+line that debug output cuts in two still holds numbers. ``size`` is nccl-tests' S, see
+``collectives.nccl_size``.
+
+Source: nccl-tests, "Performance".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from roofline.collectives import COLLECTIVES
+
+Array = NDArray[np.float64]
+
+PROGRAMS = {
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "alltoall": "all-to-all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "scatter": "scatter",
+    "gather": "gather",
+    "sendrecv": "point-to-point",
+}
+COLUMNS = (
+    *("size", "count", "type", "redop", "root"),
+    *("time", "algbw", "busbw", "#wrong"),
+    *("time", "algbw", "busbw", "#wrong"),
+)
+_TAG = re.compile(r"^\s*(?:\[[\w,.:-]+\](?:<\w+>:?)?|\d+:(?=\s))\s?")  # of mpirun, of srun -l
+_PROGRAM = re.compile(rf"\b({'|'.join(PROGRAMS)})_perf")
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
+_NUMBER = re.compile(r"^[+-]?[\d.]")
+_ROUNDED = 0.06  # relative: a long time may be printed with two figures
+_DECIMAL = 0.006e9  # and a bandwidth with two decimals
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A line that holds no row, and why."""
+
+    line: int
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One table: a collective on some ranks, a row for each message size."""
+
+    operation: str  # a name of ``collectives.COLLECTIVES``
+    ranks: int | None  # None: the log does not say
+    guessed: bool  # the operation follows from redop, root and bandwidths, not from a name
+    size: Array  # [B]
+    dtypes: tuple[str, ...]
+    redops: tuple[str, ...]
+    roots: tuple[int, ...]
+    seconds: Array  # out of place [s]
+    algbw: Array  # [B/s]
+    busbw: Array  # [B/s]
+    in_place_seconds: Array  # nan where the log has none
+    in_place_algbw: Array
+    in_place_busbw: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Everything that a text holds."""
+
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(slots=True)
+class _Table:
+    program: str = ""
+    ranks: int = 0
+    columns: tuple[str, ...] = COLUMNS
+    rows: list[tuple[float | str, ...]] = field(default_factory=list)
+
+
+def read(text: str) -> Log:
+    """Every table of ``text``; lines that are none of it are listed, never an error.
+
+    >>> log = read("# all_reduce_perf -g 8\\n 1048576 262144 float sum -1 50 20.97 36.70 0")
+    >>> log.runs[0].operation, log.runs[0].ranks, log.runs[0].seconds
+    ('all-reduce', 8, array([5.e-05]))
+    """
+    tables, skipped = [_Table()], []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _TAG.sub("", raw).strip()
+        if line.startswith("#") or (_PROGRAM.search(line) and not _NUMBER.match(line)):
+            _comment(line, tables)
+        elif line:
+            try:
+                tables[-1].rows.append(_row(line.split(), tables[-1].columns))
+            except ValueError as error:
+                skipped.append(Skipped(number, raw.strip()[:200], str(error)))
+    return Log(tuple(_run(table) for table in tables if table.rows), tuple(skipped))
+
+
+def median_error(predicted: ArrayLike, measured: ArrayLike) -> float:
+    """Half of the predictions are off by less: median of |predicted / measured - 1|.
+
+    >>> median_error([1.0, 2.0, 3.0], [1.0, 2.5, 4.0])
+    0.2
+    """
+    return float(np.median(np.abs(np.divide(predicted, measured) - 1)))
+
+
+def _comment(line: str, tables: list[_Table]) -> None:
+    """What a comment says of the table that follows; a new table where one has ended."""
+    words = tuple(line.lstrip("# ").lower().split())
+    program, rank = _PROGRAM.search(line), _RANK.search(line)
+    begins = words[:2] == ("size", "count")
+    if "concluded" in words or not (program or rank or begins):
+        return
+    if tables[-1].rows:
+        tables.append(_Table(ranks=0 if rank else tables[-1].ranks))
+    table = tables[-1]
+    if program:
+        table.program = PROGRAMS[program[1]]
+    elif rank:
+        table.ranks = max(table.ranks, int(rank[1]) + 1)
+    else:
+        table.columns = tuple("time" if word == "cputime" else word for word in words)
+
+
+def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[float | str, ...]:
+    """Size, type, redop, root, and both triples of time, algbw and busbw, in SI units."""
+    if not _NUMBER.match(words[0]):
+        raise ValueError("not a row: it does not begin with a size")
+    first = _place(columns, 0)
+    if len(words) < first + 3:
+        raise ValueError(f"{len(words)} columns; a row has at least {first + 3}")
+    named = dict(zip(columns[:first], words, strict=False))
+    size = _number("size", named["size"])
+    _number("count", named.get("count", "0"))
+    if size == 0:
+        raise ValueError("size 0: nothing was moved")
+    root = int(_number("root", named.get("root", "-1"), least=-1))
+    second = _place(columns, 1)
+    out = _timing(words[first : first + 3], size)
+    inside = words[second : second + 3]
+    in_place = _timing(inside, size) if len(inside) == 3 else (math.nan,) * 3
+    return size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place
+
+
+def _place(columns: Sequence[str], nth: int) -> int:
+    """Where the ``nth`` triple begins; beyond the row where there is none."""
+    at = [place for place, column in enumerate(columns) if column == "time"]
+    return at[nth] if nth < len(at) else len(columns) + len(COLUMNS)
+
+
+def _timing(words: Sequence[str], size: float) -> tuple[float, float, float]:
+    """Seconds and both bandwidths, when they agree with the size."""
+    micros = _number("time", words[0])
+    algbw, busbw = (
+        _number(name, word) for name, word in zip(("algbw", "busbw"), words[1:], strict=True)
+    )
+    if micros == 0:
+        raise ValueError("time 0: nothing was measured")
+    told = size / micros / 1e3
+    if abs(told - algbw) > _ROUNDED * max(told, algbw) + _DECIMAL / 1e9:
+        raise ValueError(f"size over time is {told:.3g} GB/s, but the line says {algbw:.3g}")
+    return micros / 1e6, algbw * 1e9, busbw * 1e9
+
+
+def _number(name: str, word: str, least: float = 0.0) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        raise ValueError(f"{name}: {word[:40]!r} is not a number") from None
+    if not (math.isfinite(value) and value >= least):
+        raise ValueError(f"{name}: {word[:40]!r} is refused; allowed: {least:g} and more")
+    return value
+
+
+def _run(table: _Table) -> Run:
+    size, dtypes, redops, roots, *times = zip(*table.rows, strict=True)
+    columns = [np.asarray(column, float) for column in times]
+    guess, ranks = _guess(str(redops[-1]), int(roots[-1]), columns[1], columns[2], table.program)
+    return Run(
+        table.program or guess,
+        table.ranks or ranks,
+        not table.program,
+        np.asarray(size, float),
+        tuple(map(str, dtypes)),
+        tuple(map(str, redops)),
+        tuple(int(root) for root in roots),
+        *columns,
+    )
+
+
+def _guess(
+    redop: str, root: int, algbw: Array, busbw: Array, operation: str
+) -> tuple[str, int | None]:
+    """Operation and ranks from what a row says; the ratio of bandwidths depends on the ranks."""
+    best = int(np.argmax(algbw))
+    ratio = float(busbw[best] / algbw[best]) if algbw[best] > 0 else 0.0
+    rounded = ratio * (_DECIMAL / algbw[best] + _DECIMAL / busbw[best]) if ratio else math.inf
+    if not operation:
+        operation = next(_likely(redop != "none", root >= 0, ratio))
+    factor = COLLECTIVES[operation].busbw
+    n = np.arange(2.0, 65.0)
+    fits = np.abs(factor(n) - ratio) + rounded < np.abs(factor(n) - factor(n + 1)) / 2
+    return operation, int(n[np.argmax(fits)]) if np.any(fits) else None
+
+
+def _likely(reduces: bool, rooted: bool, ratio: float) -> Iterator[str]:
+    if rooted:
+        yield "reduce" if reduces else "broadcast"
+    if reduces:
+        yield "all-reduce" if ratio >= 0.995 else "reduce-scatter"
+    yield "point-to-point" if abs(ratio - 1) < 1e-3 else "all-gather"
