@@ -35,7 +35,7 @@ MORE_GENERAL = {
     "ep-tcomms-dsv3 Z": "65 GPUs are 9 nodes, the last nearly empty",
     "ep-tcomms-dsv3-nodelimit4 Z": "65 GPUs are 9 nodes, the last nearly empty",
     "ep-alltoall-one Z": "65 GPUs are 9 nodes, the last nearly empty",
-    "q3.2-": "a unit that is not full needs all its leaves; beyond 2048 GPUs there is a third level",
+    "q3.2-": "a unit that is not full needs all its leaves; beyond 2048 GPUs: a third level",
     "a2a-gpu-vs-tpu N": "an odd ring has no chip opposite",
     "xnode-a2a-m2-approx M": "one node sends nothing out",
     "xnode-a2a-degradation M": "one node sends nothing out",

@@ -1,5 +1,300 @@
-"""Being written."""
+"""Collectives: time and bus bandwidth against message size, and what decides them."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 import streamlit as st
 
-st.title("collectives")
+from dashboard import collectives_compare as compare
+from dashboard import collectives_does as does
+from dashboard import collectives_figures as figures
+from dashboard import live_chart, parts, state
+from roofline import algorithms, collectives, groups, nccl_log, routing, semantics
+from roofline.collectives import COLLECTIVES, Collective
+from roofline.groups import Group
+from roofline.units import show
+
+VIEWS = ("Size sweep", "Algorithms", "Top-k all-to-all", "Sharded array", "What each does")
+DEFAULT = ("all-gather", "all-reduce", "all-to-all")
+EXAMPLE = """\
+# Made up, to show the format: all_reduce_perf on 8 ranks
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+        65536         16384     float     sum      -1    29.50    2.22    3.89      0
+      1048576        262144     float     sum      -1    41.20   25.45   44.54      0
+     16777216       4194304     float     sum      -1   121.40  138.20  241.84      0
+    268435456      67108864     float     sum      -1  1312.00  204.60  358.05      0
+   4294967296    1073741824     float     sum      -1  20315.0  211.42  369.98      0
+"""
+
+
+def choice(label: str, values: tuple[str, ...], default: str, key: str, help: str = "") -> str:
+    """One of a few words."""
+    value: str = st.segmented_control(
+        label, values, default=default, key=key, help=help or None, required=True, **state.BIND
+    )
+    state.warn_refused(key)
+    return value
+
+
+def number(label: str, most: int, default: int, key: str, help: str = "") -> int:
+    """A whole number from 1 to ``most``."""
+    value = st.number_input(
+        label, 1, most, min(default, most), key=key, help=help or None, width=160, **state.BIND
+    )
+    state.warn_refused(key)
+    return int(value)
+
+
+def message_size() -> float:
+    """The point whose numbers are shown."""
+    label = st.select_slider(
+        "Message size",
+        list(figures.LABELS),
+        "1 GiB",
+        key="coll_size",
+        help="As nccl-tests counts it: the whole array of an all-gather, reduce-scatter, scatter or "
+        "gather; what one rank holds for an all-reduce, all-to-all, broadcast or reduce; the "
+        "message of a point-to-point.",
+        **state.BIND,
+    )
+    state.warn_refused("coll_size")
+    return figures.LABELS[label]
+
+
+def group_controls(scenario: state.Scenario) -> Group:
+    """Which ranks take part: a unit of the machine by name, or a size and a stride."""
+    tiers = scenario.cluster.tiers
+    named = figures.levels(tiers)
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        last = tiers[-1].name
+        level = choice(
+            "The group fills",
+            (*named, figures.CUSTOM),
+            last,
+            "coll_group",
+            "A unit of the cluster, every GPU in it; or one GPU of each node; or ranks and stride.",
+        )
+        group = named.get(level)
+        if group is None:
+            gpus = scenario.gpus
+            size = number("Ranks in the group", gpus, int(tiers[0].degree), "coll_ranks")
+            stride = number(
+                "Stride", gpus, 1, "coll_stride", "Ranks between neighbours of the group"
+            )
+            group = Group(size, stride)
+        if group.stride > 1:
+            alone = st.toggle(
+                "Siblings silent",
+                False,
+                key="coll_alone",
+                help="Off: every sibling group runs the same collective at the same time, as in "
+                "training, and shares the uplinks. On: this group has them for itself.",
+                **state.BIND,
+            )
+            state.warn_refused("coll_alone")
+            group = Group(group.size, group.stride, alone)
+    return group
+
+
+def too_large(group: Group, gpus: int, message: str) -> None:
+    """Say why a group does not fit, with the nearest that do as buttons."""
+    st.error(message, icon=":material/error:")
+    with st.container(horizontal=True):
+        for key, value, label in (
+            ("coll_ranks", gpus // int(group.stride), "ranks"),
+            ("coll_stride", gpus // int(group.size), "stride"),
+        ):
+            if value >= 1:
+                st.button(f"{label} {value:,}", key=f"fix-{key}", on_click=put, args=(key, value))
+
+
+def put(key: str, value: Any) -> None:
+    """Give a control another value."""
+    st.session_state[key] = value
+
+
+def run_options(view: str) -> dict[str, Any]:
+    """How collectives run: form, algorithm, adding switches, latency."""
+    options: dict[str, Any] = {}
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        if view != VIEWS[2]:
+            help = "rough drops the (d-1)/d of rings, as one does on paper"
+            options["form"] = choice("Form", ("precise", "rough"), "precise", "coll_form", help)
+        if view == VIEWS[0]:
+            options["algorithm"] = choice(
+                "Algorithm",
+                ("hierarchical", "ring", "tree"),
+                "hierarchical",
+                "coll_algorithm",
+                "A ring in every tier; one ring through all ranks; or a tree: the bytes of the "
+                "hierarchical one in log2 steps",
+            )
+            options["in_network"] = choice(
+                "Switches that add",
+                ("off", "theory", "measured"),
+                "off",
+                "coll_sharp",
+                "NVLink SHARP and InfiniBand SHARP for an all-reduce, in tiers that have them",
+            )
+        options["latency"] = st.toggle(
+            "Latency", True, key="coll_latency",
+            help="Add each tier's α for every message that has to wait for another", **state.BIND,
+        )  # fmt: skip
+        state.warn_refused("coll_latency")
+    return options
+
+
+def sweep(scenario: state.Scenario) -> None:
+    """Time and bus bandwidth of the chosen collectives over message size."""
+    names = st.pills(
+        "Collectives", list(COLLECTIVES), selection_mode="multi", default=list(DEFAULT),
+        key="coll_ops", **state.BIND,
+    )  # fmt: skip
+    state.warn_refused("coll_ops")
+    group = group_controls(scenario)
+    options = run_options(VIEWS[0])
+    size = message_size()
+    ops = [COLLECTIVES[name] for name in COLLECTIVES if name in names]
+    if not ops:
+        st.info("Choose a collective to see its curve.", icon=":material/touch_app:")
+        return
+    setting = figures.Setting(scenario.cluster.tiers, group, options)
+    try:
+        groups.spans(group, setting.tiers)
+    except ValueError as error:
+        too_large(group, scenario.gpus, str(error))
+        return
+    verdict(setting, ops, size)
+    measured = measurements(setting)
+    if group.size == 1:
+        st.info("A group of one rank moves nothing: every collective is done at once.")
+    for column, name, draw in zip(
+        st.columns(2, gap="medium"), ("Time", "Bus bandwidth"),
+        (figures.time_figure, figures.bus_figure), strict=True,
+    ):  # fmt: skip
+        with column:
+            st.subheader(name, anchor=False)
+            alt = f"{name} of {', '.join(names)} against message size, {group.size:,.0f} ranks"
+            live_chart.draw(draw(setting, ops, size, measured), f"coll-{name}", alt)
+    parts.downloads("collectives", lambda: figures.table(setting, ops), "coll-sweep")
+    by_level(setting, ops, size)
+    sources(collectives, groups)
+
+
+def verdict(setting: figures.Setting, ops: list[Collective], size: float) -> None:
+    """The group in words, then each collective's numbers and what its tiers are busy with."""
+    ranks, stride = f"{setting.group.size:,.0f}", f"{setting.group.stride:,.0f}"
+    head = f"**{ranks} ranks**" + ("" if stride == "1" else f", **{stride} apart**")
+    st.markdown(f"{head} — " + "; ".join(figures.words(setting)) + ".")
+    if warning := figures.straddles(setting):
+        st.warning(warning, icon=":material/warning:")
+    with st.container(horizontal=True, gap="small"):
+        for op in ops:
+            card(setting, op, size)
+
+
+def card(setting: figures.Setting, op: Collective, size: float) -> None:
+    """One collective at the chosen size."""
+    time = setting.at(op, size)
+    bus = float(setting.bus(op, size, float(time.seconds)))
+    with st.container(border=True, width=290, gap="small"):
+        st.metric(
+            f"{op.name}, {figures.size_label(size)}",
+            show(float(time.seconds), "s"),
+            f"{show(bus, 'B/s')} bus bandwidth",
+            delta_color="off",
+            delta_arrow="off",
+        )
+        st.html(figures.bars(time))
+
+
+def by_level(setting: figures.Setting, ops: list[Collective], size: float) -> None:
+    """The same collectives inside a node, across nodes, at the spine."""
+    st.subheader("Level by level", anchor=False)
+    st.caption(f"The same {figures.size_label(size)} on each group that fills a unit of the cluster.")
+    st.dataframe(figures.level_rows(setting, ops, size), hide_index=True, width="stretch")
+
+
+def measurements(setting: figures.Setting) -> list[figures.Measured]:
+    """Measured curves that somebody dropped here, with the prediction for their sizes."""
+    with st.expander("Drop measured curves on top: an nccl-tests log", icon=":material/upload:"):
+        left, right = st.columns([3, 2], gap="medium")
+        pasted = left.text_area(
+            "Paste the output of nccl-tests", key="coll_log", height=150, placeholder=EXAMPLE
+        )
+        file = right.file_uploader("or upload it", ["txt", "log", "out"], key="coll_file")
+        right.button("Use an example", on_click=put, args=("coll_log", EXAMPLE), type="tertiary",
+                     icon=":material/lightbulb:")  # fmt: skip
+        text = file.getvalue().decode("utf-8", "replace") if file else pasted
+        return reported(read(text), setting) if text else []
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def read(text: str) -> nccl_log.Log:
+    """The log; reading it again on every slider's move would take too long."""
+    return nccl_log.read(text)
+
+
+def reported(log: nccl_log.Log, setting: figures.Setting) -> list[figures.Measured]:
+    """Each run against its prediction, and the lines that held none."""
+    found = []
+    for i, run in enumerate(log.runs):
+        try:
+            measured = figures.compare(run, setting)
+        except ValueError as error:
+            st.warning(f"{run.operation} on {run.ranks} ranks is not drawn: {error}")
+            continue
+        found.append(measured)
+        how = " (taken from the columns: the log names no program)" if run.guessed else ""
+        st.markdown(
+            f"**{run.operation}**{how}, {run.ranks or 'unknown'} ranks, {len(run.size)} sizes: "
+            f"**median error of the prediction {measured.error:.1%}**"
+        )
+        if run.ranks and run.ranks != setting.group.size:
+            st.button(f"Show curves for {run.ranks} ranks", key=f"match-{i}", on_click=match,
+                      args=(run.operation, run.ranks), icon=":material/tune:")  # fmt: skip
+    if not log.runs:
+        st.warning(
+            "No row of nccl-tests was found. A row has size, count, type, redop, root, time, algbw "
+            "and busbw.", icon=":material/search_off:",
+        )  # fmt: skip
+    if log.skipped:
+        st.caption(f"{len(log.skipped):,} lines skipped")
+        lines = [f"line {s.line}: {s.why}: {s.text}" for s in log.skipped[:8]]
+        st.code("\n".join(lines), language=None)
+    return found
+
+
+def match(operation: str, ranks: int) -> None:
+    """Set the controls to what a log measured."""
+    chosen = st.session_state.get("coll_ops", [])
+    put("coll_ops", [*chosen, *([] if operation in chosen else [operation])])
+    put("coll_group", figures.CUSTOM)
+    put("coll_ranks", ranks)
+    put("coll_stride", 1)
+
+
+def sources(*modules: Any) -> None:
+    """The text of the modules that made the numbers."""
+    with st.expander("Formula, numbers and sources", icon=":material/function:"):
+        for module in modules:
+            st.code(module.__doc__, language=None)
+
+
+@st.fragment
+def body(scenario: state.Scenario) -> None:
+    """The chosen view; a control reruns this alone."""
+    view = st.segmented_control(
+        "View", VIEWS, default=VIEWS[0], key="coll_view", required=True,
+        label_visibility="collapsed", **state.BIND,
+    )  # fmt: skip
+    state.warn_refused("coll_view")
+    {
+        VIEWS[0]: sweep,
+        VIEWS[1]: side_by_side,
+        VIEWS[2]: routed,
+        VIEWS[3]: sharded,
+        VIEWS[4]: semantic,
+    }[view](scenario)

@@ -86,16 +86,23 @@ def _rough_rule(i: Inputs) -> float:
 
 
 def _in_scalable_unit(i: Inputs, inner: float, **options: Any) -> float:
-    """All-gather over X of bf16[D_X, F_Y] on 32 nodes of eight H100."""
-    tiers = _gpus_and_nodes(450e9, i.get("W", 400e9), 32)
-    group = Group(256 / inner, stride=inner)
+    """All-gather over X of bf16[D_X, F_Y] on nodes of eight H100, 32 of them."""
+    gpus = i.get("n", 256.0)
+    tiers = _gpus_and_nodes(450e9, i.get("W", 400e9), gpus / NODE)
+    group = Group(gpus / inner, stride=inner)
     return float(seconds(ALL_GATHER, _bytes(i, "D,F") / inner, group, tiers, **options))
 
 
 def _exchange_slowdown(i: Inputs) -> float:
-    """All-to-all of one array over M nodes against one node."""
-    inside = _flat(ALL_TO_ALL, 1.0, i["N"], i["W_gpu"])
-    return _over(ALL_TO_ALL, {**i, "V": 1.0}, i["M"]) / inside
+    """All-to-all of one array over M nodes of N GPUs against one node."""
+    tiers = _gpus_and_nodes(i["W_gpu"], i["W_node"], i["M"], gpus=i["N"])
+    one, many = (seconds(ALL_TO_ALL, 1.0, Group(i["N"] * nodes), tiers) for nodes in (1, i["M"]))
+    return float(many) / float(one)
+
+
+def _exchange(i: Inputs) -> float:
+    tiers = _gpus_and_nodes(i["W_gpu"], i["W_node"], i["M"], gpus=i["D"])
+    return float(seconds(ALL_TO_ALL, i["V"], Group(i["D"] * i["M"]), tiers))
 
 
 def _exchange_rate(i: Inputs) -> float:
@@ -237,7 +244,7 @@ SOLVERS: dict[str, Solver] = {
     "xnode-a2a-m4-exact": lambda i: _flat(ALL_TO_ALL, i["V"], i["M"], i["W"]),
     "xnode-a2a-degradation": _exchange_slowdown,
     "xnode-a2a-effective-bw": _exchange_rate,
-    "xnode-a2a-max-16gpu": lambda i: _over(ALL_TO_ALL, i, i["M"]),
+    "xnode-a2a-max-16gpu": _exchange,
     "q4.5-bound": lambda i: _over(ALL_GATHER, i, 2),
     # Through one switch
     "q4.1-node-step3-ingress": lambda i: float(_node(i).from_above),

@@ -59,6 +59,11 @@ def _pod(units: float, nodes: float, gpus: float = 8) -> Cluster:
     return Cluster.model_validate(POD.model_dump() | {"tiers": tiers})
 
 
+def _node_egress(machine: Cluster, bandwidth: float) -> float:
+    node, network = machine.tiers[0], _tier(machine.tiers[1], bandwidth=bandwidth)
+    return egress(machine.model_copy(update={"tiers": (node, network)}), 0)
+
+
 def _collective(gpus: int) -> float:
     """Collective bandwidth of so many GPUs as the book's table has it, without (d-1)/d."""
     return 1 / float(seconds(ALL_GATHER, 1.0, Group(gpus), POD.tiers, form="rough"))
@@ -84,7 +89,7 @@ SOLVERS: dict[str, Solver] = {
     "node-egress-h100": lambda i: _egress(i["nics"], _bits(i["rate"])),
     "node-egress-per-gpu": lambda i: _egress(1, _bits(i["rate"])),
     "gb200-node-egress": lambda i: _egress(i["trays"] * i["nics"], _bits(i["rate"])),
-    "gb200-egress-ratio": lambda i: egress(RACKS, 0) / egress(POD, 0),
+    "gb200-egress-ratio": lambda i: _node_egress(RACKS, i["a"]) / _node_egress(POD, i["b"]),
     "tpu-v5p-egress": lambda i: _egress(i["links"], i["w"]),
     "q2.1-one-nvswitch": lambda i: _switches(
         switches=1, switch_ports=i["ports"], link_bandwidth=i["w"]

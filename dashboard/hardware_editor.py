@@ -1,0 +1,321 @@
+"""The editor of the hardware page: fields and YAML over one draft, checked at every change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+import hardware_profiles as hw
+from dashboard import hardware_edit as edit
+from dashboard import hardware_figures as figures
+from dashboard import hardware_tables as tables
+from dashboard import parts, state
+
+FIELDS, TEXT = "fields", "YAML"
+OF_TIER = {
+    "name": "Name",
+    "degree": "Degree",
+    "bandwidth": "Bandwidth of a child",
+    "latency": "Latency",
+    "oversubscription": "Oversubscription",
+    "switches": "Switches",
+}
+OF_CHIP = {"hbm_bytes": "HBM", "hbm_bandwidth": "HBM bandwidth", "power": "Power"}
+HELP = {
+    "bandwidth": "What ONE child sends into the tier, ONE way, such as '400 GB/s' or '400 Gb/s'.",
+    "degree": "How many children one unit joins.",
+    "oversubscription": "7 for a 7:1 spine: each child gets a seventh when all talk at once.",
+    "latency": "Of one step of a collective, such as '4 us'.",
+    "switches": "In one unit of the tier.",
+}
+
+
+def editor(scenario: state.Scenario) -> None:
+    """Change a copy of the profile and see at once what it does; keep it, take it away, bring one."""
+    _begin(scenario)
+    base: hw.Cluster = st.session_state["hw_base"]
+    checked = edit.check(st.session_state["hw_draft"], _shipped())
+    _bring(base)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        chosen = st.segmented_control(
+            "Edit as", [FIELDS, TEXT], default=FIELDS, key="hw_edit_as", required=True, **state.BIND
+        )
+        state.warn_refused("hw_edit_as")
+        if chosen == FIELDS:
+            _fields(checked)
+        else:
+            _text()
+    with right:
+        _verdict(scenario, base, checked)
+
+
+def _shipped() -> set[str]:
+    return set(hw.clusters())
+
+
+def _begin(scenario: state.Scenario) -> None:
+    """A draft of the sidebar's profile; one that nobody has touched follows the sidebar."""
+    memory = st.session_state
+    if "hw_draft" not in memory:
+        restart(scenario.profile)
+    untouched = memory["hw_draft"] == memory["hw_start"]
+    if scenario.profile.name != memory["hw_base"].name and untouched:
+        restart(scenario.profile)
+
+
+def restart(base: hw.Cluster) -> None:
+    """Throw the draft away and copy ``base``."""
+    taken = {*state.cluster_names()}
+    st.session_state["hw_base"] = base
+    st.session_state["hw_start"] = st.session_state["hw_draft"] = edit.start(base, taken)
+
+
+def _bring(base: hw.Cluster) -> None:
+    """Start over, upload, download the schema."""
+    current = state.current().profile
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.markdown(f"A copy of **{tables.plain(base.name)}**", width="content")
+        st.button(
+            f"Start over from {tables.plain(current.name)}",
+            on_click=restart, args=(current,), icon=":material/restart_alt:", key="hw_restart",
+        )  # fmt: skip
+        st.download_button(
+            "JSON schema", lambda: json.dumps(hw.schema_json(), indent=1), "profile.schema.json",
+            "application/json", on_click="ignore", icon=":material/schema:", key="hw_schema",
+            help="Of both kinds of file, for an editor that completes and checks.",
+        )  # fmt: skip
+    with st.expander("Upload a profile", icon=":material/upload:"):
+        st.file_uploader(
+            "A cluster, or an accelerator that takes the place of this one's (YAML or JSON, up to "
+            "1 MB)",
+            type=["yaml", "yml", "json"], key="hw_upload", max_upload_size=2, on_change=_uploaded,
+        )  # fmt: skip
+        if refused := st.session_state.get("hw_refused"):
+            parts.problems([f"{refused[0]}: {line}" for line in refused[1].split("\n")])
+
+
+def _uploaded() -> None:
+    file = st.session_state["hw_upload"]
+    st.session_state["hw_refused"] = None
+    if file is None:
+        return
+    try:
+        st.session_state["hw_draft"] = edit.upload(file.getvalue(), st.session_state["hw_base"])
+    except hw.ProfileError as error:
+        st.session_state["hw_refused"] = (file.name, str(error).replace("profile: ", ""))
+
+
+def _text() -> None:
+    st.session_state["hw_yaml"] = st.session_state["hw_draft"]
+    st.text_area(
+        "Profile", key="hw_yaml", height=620, on_change=_typed, label_visibility="collapsed",
+        help="Ctrl+Enter checks it.",
+    )  # fmt: skip
+    st.caption("Ctrl+Enter, or a click elsewhere, checks it. Numbers carry their unit: 400 GB/s.")
+
+
+def _typed() -> None:
+    st.session_state["hw_draft"] = st.session_state["hw_yaml"]
+
+
+def _fields(checked: edit.Checked) -> None:
+    """The numbers that one changes most, each with its complaints under it."""
+    draft = st.session_state["hw_draft"]
+    try:
+        tiers, chip = edit.get(draft, "tiers"), edit.get(draft, "accelerator")
+    except hw.ProfileError:
+        st.info(f"The text cannot be read, so there are no fields to show; mend it as {TEXT}.")
+        return
+    columns = st.columns(2)
+    for column, field in zip(columns, ("name", "title"), strict=True):
+        with column:
+            _field(checked, field, field.capitalize())
+    for i in reversed(range(len(tiers) if isinstance(tiers, list) else 0)):
+        if isinstance(tiers[i], Mapping):
+            _tier(checked, i, str(tiers[i].get("name", i)))
+    with st.container(horizontal=True):
+        if checked.cluster:
+            st.button("Add a tier outside", on_click=_grow, icon=":material/add:", key="hw_grow")
+            if len(checked.cluster.tiers) > 1:
+                outer = tables.plain(checked.cluster.tiers[-1].name)
+                st.button(
+                    f"Remove {outer}", on_click=_shrink, icon=":material/remove:", key="hw_shrink"
+                )
+    if isinstance(chip, Mapping):
+        _chip(checked, chip)
+
+
+def _tier(checked: edit.Checked, index: int, name: str) -> None:
+    with st.container(border=True):
+        st.markdown(f"**{tables.plain(name)}**")
+        with st.grid(3, min_column_width=130):
+            for field, label in OF_TIER.items():
+                with st.container():
+                    _field(checked, f"tiers.{index}.{field}", label, HELP.get(field))
+        reason = f"tiers.{index}.reason"
+        if checked.about(f"tiers.{index}.bandwidth") or edit.get(
+            st.session_state["hw_draft"], reason
+        ):
+            _field(checked, reason, "Why a GPU has more bandwidth here than further in")
+        _flag(f"tiers.{index}.in_network_reduction", "Switches add (SHARP)", False)
+
+
+def _chip(checked: edit.Checked, chip: Mapping[str, Any]) -> None:
+    with st.container(border=True):
+        names, own = hw.accelerators(), chip.get("name")
+        st.session_state["hw_chip"] = own if own in names else None
+        st.selectbox("Accelerator", names, key="hw_chip", on_change=_swap, placeholder=str(own))
+        rates = chip.get("peak_flops")
+        peaks = (
+            {f"peak_flops.{d}": f"{d} peak" for d in rates} if isinstance(rates, Mapping) else {}
+        )
+        with st.grid(3, min_column_width=130):
+            for field, label in (peaks | OF_CHIP).items():
+                with st.container():
+                    _field(checked, f"accelerator.{field}", label)
+
+
+def _field(checked: edit.Checked, field: str, label: str, help: str | None = None) -> None:
+    """One value of the draft as text, and under it what is wrong with it, with what would be right."""
+    value = edit.get(st.session_state["hw_draft"], field)
+    key = f"hw_field_{field}"
+    st.session_state[key] = "" if value is None else str(value)
+    st.text_input(label, key=key, on_change=_set, args=(field,), help=help, placeholder="default")
+    for problem in checked.about(field):
+        st.markdown(f":red[:material/error: {tables.plain(problem.message)}]")
+        with st.container(horizontal=True):
+            for choice in problem.choices:
+                st.button(choice, key=f"{key}_{choice}", on_click=_put, args=(field, choice))
+
+
+def _flag(field: str, label: str, default: bool) -> None:
+    key = f"hw_field_{field}"
+    value = edit.get(st.session_state["hw_draft"], field)
+    st.session_state[key] = value if isinstance(value, bool) else default
+    st.toggle(label, key=key, on_change=_set, args=(field,))
+
+
+def _set(field: str) -> None:
+    value = st.session_state[f"hw_field_{field}"]
+    _put(field, value if isinstance(value, bool) else edit.typed(value) if value.strip() else None)
+
+
+def _put(field: str, value: Any) -> None:
+    st.session_state["hw_draft"] = edit.put(st.session_state["hw_draft"], field, value)
+
+
+def _swap() -> None:
+    if name := st.session_state["hw_chip"]:
+        st.session_state["hw_draft"] = edit.with_accelerator(st.session_state["hw_draft"], name)
+
+
+def _grow() -> None:
+    draft = st.session_state["hw_draft"]
+    st.session_state["hw_draft"] = edit.grown(draft, edit.cluster_of(draft))
+
+
+def _shrink() -> None:
+    st.session_state["hw_draft"] = edit.shrunk(st.session_state["hw_draft"])
+
+
+def _verdict(scenario: state.Scenario, base: hw.Cluster, checked: edit.Checked) -> None:
+    """Whether it holds, what was changed, what that does, and what to do with it."""
+    if checked.cluster is None:
+        _refused(checked)
+        return
+    copy = edit.signed(base, checked.cluster)
+    st.success(f"**{tables.plain(copy.name)}** is a valid profile.", icon=":material/check_circle:")
+    _keep(copy)
+    changes = edit.changes(base, copy)
+    if not changes:
+        st.info("Nothing is changed yet. Change a number on the left and see here what it does.")
+        return
+    st.markdown("**Changed**, and marked so in the sources")
+    st.dataframe(
+        {
+            "field": [change.field for change in changes],
+            "from": [change.before for change in changes],
+            "to": [change.after for change in changes],
+        },
+        hide_index=True,
+        alt="Changed numbers",
+    )
+    _effect(base, copy, scenario.work.dtype)
+
+
+def _refused(checked: edit.Checked) -> None:
+    count = len(checked.problems)
+    st.error(
+        f"**{count} problem{'s' if count > 1 else ''}**; the profile cannot be used yet.",
+        icon=":material/error:",
+    )
+    for problem in checked.problems:
+        where = f"`{problem.field}` " if problem.field else ""
+        st.markdown(f"- {where}{tables.plain(problem.message)}")
+
+
+def _effect(base: hw.Cluster, copy: hw.Cluster, dtype: str) -> None:
+    table = figures.compare({base.name: base, copy.name: copy}, dtype)
+    before, after = table.values()
+    differing = [m for m in before if before[m] != after[m]]
+    st.markdown("**What it does**")
+    if not differing:
+        st.caption("No number that the pages compare by changes.")
+        return
+    st.dataframe(
+        {
+            "": differing,
+            "before": [str(before[m]) for m in differing],
+            "after": [str(after[m]) for m in differing],
+        },
+        hide_index=True,
+        alt="Before and after",
+    )
+
+
+def _keep(copy: hw.Cluster) -> None:
+    """Use it on every page, or take it away as a file."""
+    text = hw.to_yaml(copy)
+    clicked = st.button(
+        "Use on every page", on_click=_use, args=(copy,), type="primary", key="hw_use",
+        icon=":material/done_all:",
+        help="Chooses it in the sidebar. It lasts as long as this browser tab: download it to keep.",
+    )  # fmt: skip
+    with st.container(horizontal=True):
+        options: dict[str, Any] = {"on_click": "ignore", "icon": ":material/download:"}
+        st.download_button(
+            "YAML", text, f"{copy.name}.yaml", "application/yaml", key="hw_dl_yaml", **options
+        )
+        st.download_button(
+            "JSON",
+            lambda: as_json(copy),
+            f"{copy.name}.json",
+            "application/json",
+            key="hw_dl_json",
+            **options,
+        )
+    if copy.name in state.profiles():
+        st.caption(f"In use in this session as `{copy.name}`; using it again replaces it.")
+    if clicked:
+        st.rerun()
+
+
+def as_json(cluster: hw.Cluster) -> str:
+    """The profile as a JSON file that ``hardware_profiles.read`` takes back."""
+    from hardware_profiles.writing import fields
+
+    return json.dumps({"kind": "cluster"} | fields(cluster), indent=1, ensure_ascii=False)
+
+
+def _use(copy: hw.Cluster) -> None:
+    """Keep the copy in this session and choose it; a job that no longer fits gets all of it."""
+    state.profiles()[copy.name] = copy
+    st.session_state["cluster"] = copy.name
+    try:
+        copy.resized(state.current().gpus)
+    except ValueError:
+        st.session_state["gpus"] = copy.gpus
