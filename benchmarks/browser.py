@@ -27,7 +27,9 @@ IDLE = """() => {
 
 def chromium() -> str | None:
     """Path of the browser, if this machine has one."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 @contextmanager
@@ -38,7 +40,11 @@ def dashboard(timeout: float = 120.0) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}"]
     server = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"CI": "true"}
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"CI": "true"},
     )
     try:
         url = f"http://127.0.0.1:{port}"
@@ -70,7 +76,8 @@ def page(width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[A
         browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
         try:
             context = browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if dark else "light",
             )
             yield context.new_page()
         finally:

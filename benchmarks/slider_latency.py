@@ -31,7 +31,9 @@ def measure(url: str, path: str, label: str, presses: int) -> list[float]:
         tab.goto(url + path)
         settle(tab)
         tab.evaluate(PROBE)
-        thumb = tab.locator('[data-testid="stSlider"]', has_text=label).locator('input[type="range"]')
+        thumb = tab.locator('[data-testid="stSlider"]', has_text=label).locator(
+            'input[type="range"]'
+        )
         thumb.focus()
         times = []
         for i in range(presses):

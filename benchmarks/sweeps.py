@@ -35,7 +35,9 @@ def cases() -> dict[str, Callable[[], Any]]:
         f"{op.name} over group size": lambda op=op: c.seconds(op, 1e9, Group(sizes), cluster.tiers)
         for op in c.COLLECTIVES.values()
     }
-    calls["all-reduce over bytes"] = lambda: c.seconds(c.ALL_REDUCE, nbytes, Group(64), cluster.tiers)
+    calls["all-reduce over bytes"] = lambda: c.seconds(
+        c.ALL_REDUCE, nbytes, Group(64), cluster.tiers
+    )
     for name, strategy in STRATEGIES.items():
         block = moe if "expert" in name else work
         calls[name] = lambda s=strategy, w=block: s.bound(w, cluster, sizes).t_upper

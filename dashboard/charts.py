@@ -34,7 +34,9 @@ def line(x: Any, y: Any, look: theme.Look, unit: str, **more: Any) -> Figure:
     } | more
 
 
-def figure(traces: Sequence[Figure], x: Figure, y: Figure, height: int = 360, **layout: Any) -> Figure:
+def figure(
+    traces: Sequence[Figure], x: Figure, y: Figure, height: int = 360, **layout: Any
+) -> Figure:
     """Traces on two axes in the house's frame."""
     return {
         "data": list(traces),
@@ -45,7 +47,13 @@ def figure(traces: Sequence[Figure], x: Figure, y: Figure, height: int = 360, **
             "yaxis": y,
             "hovermode": "x unified",
             "hoverlabel": {"namelength": -1},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "font": {"size": 12}},
+            "legend": {
+                "orientation": "h",
+                "y": 1.0,
+                "yanchor": "bottom",
+                "x": 0,
+                "font": {"size": 12},
+            },
             "template": "none",
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
@@ -58,7 +66,12 @@ def axis(title: str, values: Any, unit: str = "", log: bool = True, decades: boo
     """An axis that fits ``values``, with ticks a person reads ("10 µs"), log where decades matter."""
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite) & ((finite > 0) | (not log))]
-    common = {"title": {"text": title, "standoff": 8}, "gridcolor": GRID, "zeroline": False, "automargin": True}
+    common = {
+        "title": {"text": title, "standoff": 8},
+        "gridcolor": GRID,
+        "zeroline": False,
+        "automargin": True,
+    }
     if not finite.size:
         return common | {"range": [0, 1]}
     low, high = float(finite.min()), float(finite.max())
@@ -99,10 +112,17 @@ def crossing(
 ) -> Figure:
     """T_math against T_comms over ``x``: where they cross, and the region where communication wins."""
     x = np.asarray(x, float)
-    t_math, t_comms = (np.broadcast_to(np.asarray(t, float), x.shape) for t in (bound.t_math, bound.t_comms))
+    t_math, t_comms = (
+        np.broadcast_to(np.asarray(t, float), x.shape) for t in (bound.t_math, bound.t_comms)
+    )
     traces = [
         line(x, t_math, theme.MATH, "s"),
-        line(x, np.where(t_comms > 0, t_comms, np.nan), theme.Look("T_comms", look.color, look.dash), "s"),
+        line(
+            x,
+            np.where(t_comms > 0, t_comms, np.nan),
+            theme.Look("T_comms", look.color, look.dash),
+            "s",
+        ),
     ]
     marks = crossings(x, bound)
     if marks.size:
@@ -125,9 +145,16 @@ def crossover_marks(x: Any, y: Any, near_edge: Any) -> Figure:
         "x": np.asarray(x, float),
         "y": np.asarray(y, float),
         "name": "crossover",
-        "marker": {"symbol": "circle-open", "size": 12, "color": theme.CROSSOVER, "line": {"width": 2.5}},
+        "marker": {
+            "symbol": "circle-open",
+            "size": 12,
+            "color": theme.CROSSOVER,
+            "line": {"width": 2.5},
+        },
         "text": [f"<b> {show(v)} </b>" for v in np.atleast_1d(x)],
-        "textposition": ["bottom left" if edge else "top right" for edge in np.atleast_1d(near_edge)],
+        "textposition": [
+            "bottom left" if edge else "top right" for edge in np.atleast_1d(near_edge)
+        ],
         "textfont": {"color": theme.CROSSOVER, "size": 13},
         "hovertemplate": "crossover at %{text}<extra></extra>",
         "showlegend": False,

@@ -257,7 +257,9 @@ def sharded_figure(sharded: Sharded, ranks: int, shards: int) -> Figure:
     if sharded.inside and len(sharded.tiers) > 1:
         lines.append((sharded.rough(y), theme.look(1, "rule for paper")))
     traces = [
-        charts.line(y, np.where(t > 0, t, np.nan), look, "s", customdata=hover, mode="lines+markers")
+        charts.line(
+            y, np.where(t > 0, t, np.nan), look, "s", customdata=hover, mode="lines+markers"
+        )
         for t, look in lines
     ]
     axis = charts.axis("shards Y of the array", y if len(y) > 1 else [1, 2], decades=False)
@@ -308,3 +310,11 @@ def sharded_heat(sharded: Sharded, ranks: int, shards: int) -> Figure:
         hovermode="closest",
         shapes=shapes,
     )
+
+
+def sharded_table(sharded: Sharded, ranks: int) -> dict[str, Any]:
+    """The curve over Y as columns for a download."""
+    y = sharded.degrees(sharded.gpus / ranks)
+    columns = {"shards Y": y, "exact [s]": sharded.time(ranks, y)}
+    rough = sharded.inside and len(sharded.tiers) > 1
+    return columns | ({"rule for paper [s]": sharded.rough(y)} if rough else {})

@@ -122,7 +122,5 @@ def _steps(paints: list[str]) -> list[list[Any]]:
     """A colour scale without shades between its colours."""
     edges = np.linspace(0, 1, len(paints) + 1)
     return [
-        [float(edge), paint]
-        for i, paint in enumerate(paints)
-        for edge in (edges[i], edges[i + 1])
+        [float(edge), paint] for i, paint in enumerate(paints) for edge in (edges[i], edges[i + 1])
     ]

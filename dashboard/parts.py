@@ -14,12 +14,26 @@ import streamlit as st
 from roofline.bound import Bound, Term
 from roofline.units import show
 
+
 def downloads(name: str, table: Callable[[], Mapping[str, Any]], key: str) -> None:
     """CSV and JSON of what is plotted, made when asked for. Columns are named with their SI units."""
     left, right, _ = st.columns([1, 1, 6], gap="small")
-    options: dict[str, Any] = {"on_click": "ignore", "type": "tertiary", "icon": ":material/download:"}
-    left.download_button("CSV", lambda: as_csv(table()), f"{name}.csv", "text/csv", key=f"{key}-csv", **options)
-    right.download_button("JSON", lambda: as_json(table()), f"{name}.json", "application/json", key=f"{key}-json", **options)
+    options: dict[str, Any] = {
+        "on_click": "ignore",
+        "type": "tertiary",
+        "icon": ":material/download:",
+    }
+    left.download_button(
+        "CSV", lambda: as_csv(table()), f"{name}.csv", "text/csv", key=f"{key}-csv", **options
+    )
+    right.download_button(
+        "JSON",
+        lambda: as_json(table()),
+        f"{name}.json",
+        "application/json",
+        key=f"{key}-json",
+        **options,
+    )
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
@@ -34,13 +48,21 @@ def as_csv(table: Mapping[str, Any]) -> str:
 
 def as_json(table: Mapping[str, Any]) -> str:
     """The same columns as one JSON object."""
-    return json.dumps({name: np.asarray(column).tolist() for name, column in table.items()}, indent=1)
+    return json.dumps(
+        {name: np.asarray(column).tolist() for name, column in table.items()}, indent=1
+    )
 
 
 def curve(x_name: str, x: Any, bound: Bound) -> dict[str, Any]:
     """A swept bound as columns for a download."""
     terms = {f"{term.name} [s]": term.seconds for term in bound.comms}
-    return {x_name: x, "T_math [s]": bound.t_math, **terms, "T_comms [s]": bound.t_comms, "T_lower [s]": bound.t_lower}
+    return {
+        x_name: x,
+        "T_math [s]": bound.t_math,
+        **terms,
+        "T_comms [s]": bound.t_comms,
+        "T_lower [s]": bound.t_lower,
+    }
 
 
 def verdict(bound: Bound) -> None:
@@ -53,7 +75,9 @@ def verdict(bound: Bound) -> None:
     columns[0].metric("T_math", show(float(bound.t_math), "s"), border=True)
     columns[1].metric("T_comms", show(float(bound.t_comms), "s"), border=True)
     columns[2].metric(limit.quantity, show(float(limit.actual), digits=4), border=True)
-    columns[3].metric("needed", show(float(limit.needed), digits=4), border=True, help=limit.because)
+    columns[3].metric(
+        "needed", show(float(limit.needed), digits=4), border=True, help=limit.because
+    )
     st.caption(limit.because)
 
 
@@ -71,7 +95,9 @@ def _term(symbol: str, term: Term) -> None:
     value = show(float(np.asarray(term.seconds)), "s").replace("µ", r"\\mu ")
     number, unit = value.rsplit(" ", 1)
     tier = f", set by the tier *{term.tier}*" if str(term.tier) else ""
-    st.latex(rf"{symbol} = {term.formula} = {number}\ \mathrm{{{unit.replace(chr(92) * 2, chr(92))}}}")
+    st.latex(
+        rf"{symbol} = {term.formula} = {number}\ \mathrm{{{unit.replace(chr(92) * 2, chr(92))}}}"
+    )
     st.caption(f"{term.name}{tier} — [{term.source}]({term.source.work.url})")
 
 

@@ -60,7 +60,11 @@ class Level:
     @property
     def binding(self) -> str:
         """The tier that sets the longest communication."""
-        return str(max(self.bound.comms, key=lambda term: float(term.seconds)).tier) if self.bound.comms else "–"
+        return (
+            str(max(self.bound.comms, key=lambda term: float(term.seconds)).tier)
+            if self.bound.comms
+            else "–"
+        )
 
 
 def sweep(name: str, work: Workload, cluster: Cluster, options: Mapping[str, Any]) -> Sweep:
@@ -76,9 +80,13 @@ def sweep(name: str, work: Workload, cluster: Cluster, options: Mapping[str, Any
     inner = options.get("model_parallel", 1) * options.get("data_parallel", 1)
     most = min(cluster.gpus // inner, MOST.get(name, cluster.gpus))
     if most < 1:
-        raise ValueError(f"{inner} GPUs for the other axes leave none of {cluster.gpus} for {entry.degree}")
+        raise ValueError(
+            f"{inner} GPUs for the other axes leave none of {cluster.gpus} for {entry.degree}"
+        )
     degrees = _degrees(name, work, most, cluster)
-    return Sweep(entry, work, cluster, options, degrees, entry.bound(work, cluster, degrees, **options), note)
+    return Sweep(
+        entry, work, cluster, options, degrees, entry.bound(work, cluster, degrees, **options), note
+    )
 
 
 def _degrees(name: str, work: Workload, most: int, cluster: Cluster) -> NDArray[np.float64]:
@@ -108,13 +116,17 @@ def headline(found: Sweep) -> str:
     """Where the strategy stops paying, in one line."""
     bound, noun = found.bound, found.entry.degree
     crossed = crossings(found.degrees, bound)
-    end = bool(bound.compute_bound[-1]) if np.ndim(bound.compute_bound) else bool(bound.compute_bound)
+    end = (
+        bool(bound.compute_bound[-1]) if np.ndim(bound.compute_bound) else bool(bound.compute_bound)
+    )
     if not crossed.size:
         verdict = "compute-bound" if end else "communication-bound"
         return f"**{verdict}** at every degree up to {found.degrees[-1]:,.0f} {noun}"
     first = show(float(crossed[0]))
     if end:
-        return f"**communication-bound until {show(float(crossed[-1]))} {noun}**, compute-bound beyond"
+        return (
+            f"**communication-bound until {show(float(crossed[-1]))} {noun}**, compute-bound beyond"
+        )
     return f"**compute-bound up to {first} {noun}**, communication-bound beyond"
 
 

@@ -14,7 +14,9 @@ PAGES = Path(__file__).parent / "pages"
 def pages() -> list[st.Page]:
     """Every page in the order of the menu; a new page is a file and a line here."""
     return [
-        st.Page(PAGES / "rooflines.py", title="Rooflines", icon=":material/show_chart:", default=True),
+        st.Page(
+            PAGES / "rooflines.py", title="Rooflines", icon=":material/show_chart:", default=True
+        ),
         st.Page(PAGES / "collectives.py", title="Collectives", icon=":material/hub:"),
         st.Page(PAGES / "hardware.py", title="Hardware", icon=":material/memory:"),
         st.Page(PAGES / "placement.py", title="Placement", icon=":material/grid_view:"),
@@ -23,7 +25,9 @@ def pages() -> list[st.Page]:
 
 def run() -> None:
     """Draw the app. The bar stands before the page so that one state serves all pages."""
-    st.set_page_config(page_title="Roofline calculator", page_icon=":material/roofing:", layout="wide")
+    st.set_page_config(
+        page_title="Roofline calculator", page_icon=":material/roofing:", layout="wide"
+    )
     st.html("<style>.stMainBlockContainer { padding-top: 2.8rem; padding-bottom: 3rem; }</style>")
     page = st.navigation(pages())
     state.workload_bar()

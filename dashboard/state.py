@@ -20,7 +20,11 @@ from roofline.workload import Workload
 DEFAULT_CLUSTER = "dgx-h100-superpod"
 DEFAULT_MODEL = "llama-3-70b"
 CUSTOM = "custom"
-TOKENS = [f"{n}{p}" for p in ("Ki", "Mi") for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)]
+TOKENS = [
+    f"{n}{p}"
+    for p in ("Ki", "Mi")
+    for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+]
 TOKENS = TOKENS[TOKENS.index("16Ki") : TOKENS.index("128Mi") + 1]
 SEQUENCES = [2**n for n in range(9, 21)]
 BIND: dict[str, Any] = {"bind": "query-params"}
@@ -76,7 +80,9 @@ def cluster_names() -> list[str]:
 
 def workload_bar() -> None:
     """Draw the bar and keep what it says; an impossible choice ends the page with a message that names the way out."""
-    st.session_state.setdefault("asked", {key: st.query_params.get_all(key) for key in st.query_params})
+    st.session_state.setdefault(
+        "asked", {key: st.query_params.get_all(key) for key in st.query_params}
+    )
     with st.sidebar:
         try:
             st.session_state["scenario"] = _bar()
@@ -134,14 +140,18 @@ def _bar() -> Scenario:
     tokens = _tokens()
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
-    achievable = st.segmented_control("Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND)
+    achievable = st.segmented_control(
+        "Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND
+    )
     overlay = for_accelerator(profile.accelerator.name) if achievable == "achievable" else None
     if achievable == "achievable" and overlay is None:
         st.info(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
     machine = profile.resized(int(gpus))
     machine = hw.calibrate(machine, overlay) if overlay else machine
     warn_refused("cluster", "gpus", "model", "sequence", "tokens", "dtype", "rates")
-    return Scenario(machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay)
+    return Scenario(
+        machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay
+    )
 
 
 def _model(profile: hw.Cluster) -> tuple[str, Workload]:
@@ -155,9 +165,13 @@ def _model(profile: hw.Cluster) -> tuple[str, Workload]:
     experts = left.number_input("Experts E", 1, 100_000, 1, key="experts", **BIND)
     top_k = right.number_input("Per token k", 1, 100_000, 1, key="top_k", **BIND)
     layers = left.number_input("Layers", 1, 10_000, 80, key="layers", **BIND)
-    gated = right.toggle("Gated", True, key="gated", help="Three matrices (SwiGLU) instead of two", **BIND)
+    gated = right.toggle(
+        "Gated", True, key="gated", help="Three matrices (SwiGLU) instead of two", **BIND
+    )
     if top_k > experts:
-        raise ValueError(f"Per token k: {top_k} experts per token, of {experts}; allowed: at most {experts}")
+        raise ValueError(
+            f"Per token k: {top_k} experts per token, of {experts}; allowed: at most {experts}"
+        )
     return CUSTOM, Workload(1.0, d_model, d_ff, 3 if gated else 2, experts, top_k, layers)
 
 
@@ -184,5 +198,7 @@ def _number(text: str) -> float:
 
 def _dtype(profile: hw.Cluster) -> str:
     rates = [d for d in ("bf16", "fp16", "fp8", "fp4") if d in profile.accelerator.peak_flops]
-    dtype: str = st.segmented_control("Precision", rates, default=rates[0], key="dtype", required=True, **BIND)
+    dtype: str = st.segmented_control(
+        "Precision", rates, default=rates[0], key="dtype", required=True, **BIND
+    )
     return dtype

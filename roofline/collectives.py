@@ -3,7 +3,7 @@
 At every tier a child must move some bytes over its uplink; the tiers work at the same time, so the
 slowest decides:
 
-    T = max_i  sharing_i · load_i / W_i   +   α terms
+    T = max_i  lanes_i · load_i / W_i   +   α terms
 
 A collective is nothing but its ``load``: bytes over one child's uplink at a tier, for one group.
 With d the children spanned and m the ranks under one child, of N in the group, and V the bytes of
@@ -170,7 +170,8 @@ def collective(
     for reach in reaches:
         adds = op is ALL_REDUCE and in_network != "off" and reach.tier.in_network_reduction
         share = _share(op, reach, n, form, algorithm, in_network if adds else "off")
-        by_tier.append(reach.sharing * share * nbytes / reach.tier.effective_bandwidth)
+        lanes = reach.lanes(1.0 if op is SEND else reach.members)
+        by_tier.append(lanes * share * nbytes / reach.tier.effective_bandwidth)
         if latency:
             alpha = alpha + _steps(op, reach, n, algorithm, adds) * reach.tier.latency
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)

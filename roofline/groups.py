@@ -8,6 +8,7 @@ members under a unit of U GPUs:
     members(U) = min(size, max(1, U // stride))
     degree_i   = members(S_{i+1}) / members(S_i)     children of tier i that the group spans
     sharing_i  = min(stride, S_i)                     sibling groups on one child's uplink
+    lanes_i    = max(sharing_i, S_i / senders)        where GPUs have network cards of their own
 
 with S_i the GPUs under one child of tier i (1, 8, 256, …). This is the exact rule for arrays
 sharded over an inner axis of the scaling book ("GPUs", collectives across nodes), with the missing
@@ -46,6 +47,15 @@ class Reach(NamedTuple):
     members: Count  # ranks of the group under one child
     above: Count  # ranks of the group under one unit of the tier
     sharing: Count  # groups that share one child's uplink
+    unit: Count  # GPUs under one child
+    cards: bool  # each GPU comes here by a network card of its own, 1/unit of the child's uplink
+
+    def lanes(self, senders: Count) -> Count:
+        """The child's uplink over what the group gets of it, when ``senders`` of its ranks send.
+
+        Sibling groups take their part; and a GPU with its own card has that card, however quiet the others are.
+        """
+        return np.maximum(self.sharing, self.unit / senders) if self.cards else self.sharing
 
 
 def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
@@ -67,13 +77,15 @@ def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
         )
     unit: Count = 1.0
     members: Count = 1.0
+    cards = False
     found = []
     for tier in tiers:
-        sharing = 1.0 if group.alone else np.minimum(stride, unit)
+        inside, sharing = unit, 1.0 if group.alone else np.minimum(stride, unit)
         unit = unit * np.asarray(tier.degree, float)
         above = np.minimum(size, np.maximum(1.0, np.floor(unit / stride)))
-        found.append(Reach(tier, np.ceil(above / members), members, above, sharing))
-        members = above
+        degree = np.ceil(above / members)
+        found.append(Reach(tier, degree, members, above, sharing, inside, cards))
+        members, cards = above, cards or not tier.transit
     if np.any(members < size):
         raise ValueError(_too_large(size, stride, members, unit))
     return found

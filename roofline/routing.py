@@ -173,7 +173,7 @@ def dispatch(
     for tier, reach in enumerate(reaches):
         share = _copied(reach, n, node, copies) if tier else _fan_out(reach, n, gpus, copies)
         uplink = reach.tier.effective_bandwidth
-        by_tier.append(reach.sharing * share * factor * token_bytes / uplink)
+        by_tier.append(reach.lanes(reach.members) * share * factor * token_bytes / uplink)
     alpha = collective(ALL_TO_ALL, 0.0, group, tiers, latency=True).latency if latency else 0.0
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)
 

@@ -27,7 +27,7 @@ GPT_3, MT_NLG = (2048, 12288, 96), (2048, 20480, 128)
 
 def layer(policy: str, s: int, h: int, a: int, **how: int) -> float:
     sizes = {"d_ff": 4 * h, "heads": a, "length": s}
-    return float(activation_bytes(kept(policy), s, h, **sizes, **how))  # type: ignore[arg-type]
+    return float(activation_bytes(kept(policy), s, h, **sizes, **how))
 
 
 @pytest.mark.parametrize(("model", "attention"), [(GPT_3, 80), (MT_NLG, 64)])

@@ -114,7 +114,7 @@ def test_parameters_are_the_matrices_of_a_model() -> None:
 
 
 def test_dense_layers_among_experts() -> None:
-    """DeepSeek-V3, arXiv:2412.19437 section 4.2: 58 layers of 256 experts and a shared one, 3 dense."""
+    """DeepSeek-V3, arXiv:2412.19437 section 4.2: 58 layers of 256 + 1 experts, 3 dense."""
     parts = parameters(preset("deepseek-v3").shape)
     assert parts.mlp == 3 * 7168 * (58 * 257 * 2048 + 3 * 18432)
 
@@ -172,8 +172,7 @@ def test_a_step_is_three_forward_passes(shape: Shape) -> None:
     assert causal.attention == pytest.approx(step.attention / 2)
 
 
-@given(shapes)
-def test_the_mlp_is_that_of_the_workload(shape: Shape) -> None:
+def test_the_mlp_is_that_of_the_workload() -> None:
     """Counting and the strategies mean the same block."""
     name = "mixtral-8x22b"
     mixtral, work = preset(name).shape, workload(name, 5e5)
@@ -195,7 +194,7 @@ def test_attention_crosses_where_it_says(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("count", [lambda s: parameters(s), lambda s: flops(s, 4e6, 4096)])
-def test_an_array_is_its_points(count) -> None:  # type: ignore[no-untyped-def]
+def test_an_array_is_its_points(count) -> None:
     """One code path."""
     widths = np.array([1024, 4096, 8192])
     table: Parameters | Flops = count(Shape(32, widths, 4 * widths, 32, 8, 128, 32000))
@@ -207,8 +206,8 @@ def test_an_array_is_its_points(count) -> None:  # type: ignore[no-untyped-def]
 def test_integers_do_not_wrap() -> None:
     """6 x 405e9 x 16e6 tokens is beyond 63 bits."""
     tokens = np.array([16_000_000])
-    assert model_flops(405_000_000_000, tokens)[0] == pytest.approx(3.888e19)  # type: ignore[index]
-    assert kv_cache_bytes(preset("llama-3-405b").shape, tokens)[0] > 0  # type: ignore[index]
+    assert model_flops(405_000_000_000, tokens)[0] == pytest.approx(3.888e19)
+    assert kv_cache_bytes(preset("llama-3-405b").shape, tokens)[0] > 0
 
 
 def test_a_run() -> None:
@@ -240,4 +239,4 @@ def test_a_misspelt_preset_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"'lama-3-70b'.*llama-3-70b"):
         preset("lama-3-70b")
     with pytest.raises(ValueError, match="phase"):
-        model_flops(1, 1, phase="backwards")  # type: ignore[arg-type]
+        model_flops(1, 1, phase="backwards")

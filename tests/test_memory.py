@@ -68,7 +68,7 @@ def test_a_higher_stage_never_needs_more(
             1e9,
             stage,
             replicas,
-            bytes_per_parameter=widths,  # type: ignore[arg-type]
+            bytes_per_parameter=widths,
             expert_parallel=experts,
             expert_share=share,
         ).total
@@ -80,8 +80,8 @@ def test_a_higher_stage_never_needs_more(
 @given(stages, conventions)
 def test_alone_every_stage_is_plain(stage: int, widths: tuple[float, ...]) -> None:
     """One replica has nobody to share with."""
-    plain = model_states(7e9, 0, 1, bytes_per_parameter=widths)  # type: ignore[arg-type]
-    assert model_states(7e9, stage, 1, bytes_per_parameter=widths) == plain  # type: ignore[arg-type]
+    plain = model_states(7e9, 0, 1, bytes_per_parameter=widths)
+    assert model_states(7e9, stage, 1, bytes_per_parameter=widths) == plain
 
 
 @given(stages, degrees, degrees, degrees)
@@ -133,7 +133,7 @@ def test_bytes_moved_are_those_of_data_parallelism(stage: int, n: int, m: int) -
 def test_zero_volume() -> None:
     """arXiv:1910.02054 section 7: 2 Ψ elements for plain DP, P_os and P_os+g, 3 Ψ for P_os+g+p."""
     moved = bytes_moved(1.0, np.arange(4), weight_bytes=1.0, gradient_bytes=1.0).total
-    assert moved.tolist() == [2, 2, 2, 3]  # type: ignore[union-attr]
+    assert moved.tolist() == [2, 2, 2, 3]
     assert np.all(bytes_moved(1e9, np.arange(4), 1).total == 0)
 
 

@@ -20,11 +20,11 @@ HEADER = """\
 #                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-"""  # noqa: E501
+"""
 ROWS = """\
      1048576        262144     float     sum      -1    32.10   32.67   57.17      0    31.85   32.92   57.61      0
   1073741824     268435456     float     sum      -1   3922.1  273.77  479.09      0   3921.2  273.83  479.20    N/A
-"""  # noqa: E501
+"""
 FOOTER = """\
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 268.268

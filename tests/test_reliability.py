@@ -92,7 +92,7 @@ def test_goodput_at_the_edges() -> None:
     """Free checkpoints lose nothing, a job that always fails does nothing, no warnings between."""
     assert goodput(0.0, 3600.0) == pytest.approx(1)
     assert goodput(60.0, 0.01) == 0
-    assert goodput(60.0, np.array([1e3, 1e6])).shape == (2,)  # type: ignore[union-attr]
+    assert goodput(60.0, np.array([1e3, 1e6])).shape == (2,)
 
 
 @st.composite

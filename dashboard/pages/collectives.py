@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import streamlit as st
 
-from dashboard import collectives_compare as compare
-from dashboard import collectives_does as does
 from dashboard import collectives_figures as figures
+from dashboard import collectives_views as views
 from dashboard import live_chart, parts, state
-from roofline import algorithms, collectives, groups, nccl_log, routing, semantics
+from dashboard.collectives_controls import (
+    choice,
+    fits,
+    form,
+    group_controls,
+    latency,
+    message_size,
+    put,
+    sources,
+)
+from roofline import collectives, groups, nccl_log
 from roofline.collectives import COLLECTIVES, Collective
-from roofline.groups import Group
 from roofline.units import show
 
 VIEWS = ("Size sweep", "Algorithms", "Top-k all-to-all", "Sharded array", "What each does")
@@ -29,121 +34,28 @@ EXAMPLE = """\
 """
 
 
-def choice(label: str, values: tuple[str, ...], default: str, key: str, help: str = "") -> str:
-    """One of a few words."""
-    value: str = st.segmented_control(
-        label, values, default=default, key=key, help=help or None, required=True, **state.BIND
-    )
-    state.warn_refused(key)
-    return value
-
-
-def number(label: str, most: int, default: int, key: str, help: str = "") -> int:
-    """A whole number from 1 to ``most``."""
-    value = st.number_input(
-        label, 1, most, min(default, most), key=key, help=help or None, width=160, **state.BIND
-    )
-    state.warn_refused(key)
-    return int(value)
-
-
-def message_size() -> float:
-    """The point whose numbers are shown."""
-    label = st.select_slider(
-        "Message size",
-        list(figures.LABELS),
-        "1 GiB",
-        key="coll_size",
-        help="As nccl-tests counts it: the whole array of an all-gather, reduce-scatter, scatter or "
-        "gather; what one rank holds for an all-reduce, all-to-all, broadcast or reduce; the "
-        "message of a point-to-point.",
-        **state.BIND,
-    )
-    state.warn_refused("coll_size")
-    return figures.LABELS[label]
-
-
-def group_controls(scenario: state.Scenario) -> Group:
-    """Which ranks take part: a unit of the machine by name, or a size and a stride."""
-    tiers = scenario.cluster.tiers
-    named = figures.levels(tiers)
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        last = tiers[-1].name
-        level = choice(
-            "The group fills",
-            (*named, figures.CUSTOM),
-            last,
-            "coll_group",
-            "A unit of the cluster, every GPU in it; or one GPU of each node; or ranks and stride.",
-        )
-        group = named.get(level)
-        if group is None:
-            gpus = scenario.gpus
-            size = number("Ranks in the group", gpus, int(tiers[0].degree), "coll_ranks")
-            stride = number(
-                "Stride", gpus, 1, "coll_stride", "Ranks between neighbours of the group"
-            )
-            group = Group(size, stride)
-        if group.stride > 1:
-            alone = st.toggle(
-                "Siblings silent",
-                False,
-                key="coll_alone",
-                help="Off: every sibling group runs the same collective at the same time, as in "
-                "training, and shares the uplinks. On: this group has them for itself.",
-                **state.BIND,
-            )
-            state.warn_refused("coll_alone")
-            group = Group(group.size, group.stride, alone)
-    return group
-
-
-def too_large(group: Group, gpus: int, message: str) -> None:
-    """Say why a group does not fit, with the nearest that do as buttons."""
-    st.error(message, icon=":material/error:")
-    with st.container(horizontal=True):
-        for key, value, label in (
-            ("coll_ranks", gpus // int(group.stride), "ranks"),
-            ("coll_stride", gpus // int(group.size), "stride"),
-        ):
-            if value >= 1:
-                st.button(f"{label} {value:,}", key=f"fix-{key}", on_click=put, args=(key, value))
-
-
-def put(key: str, value: Any) -> None:
-    """Give a control another value."""
-    st.session_state[key] = value
-
-
-def run_options(view: str) -> dict[str, Any]:
+def run_options() -> dict[str, str | bool]:
     """How collectives run: form, algorithm, adding switches, latency."""
-    options: dict[str, Any] = {}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        if view != VIEWS[2]:
-            help = "rough drops the (d-1)/d of rings, as one does on paper"
-            options["form"] = choice("Form", ("precise", "rough"), "precise", "coll_form", help)
-        if view == VIEWS[0]:
-            options["algorithm"] = choice(
+        return {
+            "form": form(),
+            "algorithm": choice(
                 "Algorithm",
                 ("hierarchical", "ring", "tree"),
                 "hierarchical",
                 "coll_algorithm",
                 "A ring in every tier; one ring through all ranks; or a tree: the bytes of the "
                 "hierarchical one in log2 steps",
-            )
-            options["in_network"] = choice(
+            ),
+            "in_network": choice(
                 "Switches that add",
                 ("off", "theory", "measured"),
                 "off",
                 "coll_sharp",
                 "NVLink SHARP and InfiniBand SHARP for an all-reduce, in tiers that have them",
-            )
-        options["latency"] = st.toggle(
-            "Latency", True, key="coll_latency",
-            help="Add each tier's α for every message that has to wait for another", **state.BIND,
-        )  # fmt: skip
-        state.warn_refused("coll_latency")
-    return options
+            ),
+            "latency": latency(),
+        }
 
 
 def sweep(scenario: state.Scenario) -> None:
@@ -154,17 +66,14 @@ def sweep(scenario: state.Scenario) -> None:
     )  # fmt: skip
     state.warn_refused("coll_ops")
     group = group_controls(scenario)
-    options = run_options(VIEWS[0])
+    options = run_options()
     size = message_size()
     ops = [COLLECTIVES[name] for name in COLLECTIVES if name in names]
     if not ops:
         st.info("Choose a collective to see its curve.", icon=":material/touch_app:")
         return
     setting = figures.Setting(scenario.cluster.tiers, group, options)
-    try:
-        groups.spans(group, setting.tiers)
-    except ValueError as error:
-        too_large(group, scenario.gpus, str(error))
+    if not fits(group, scenario):
         return
     verdict(setting, ops, size)
     measured = measurements(setting)
@@ -213,7 +122,9 @@ def card(setting: figures.Setting, op: Collective, size: float) -> None:
 def by_level(setting: figures.Setting, ops: list[Collective], size: float) -> None:
     """The same collectives inside a node, across nodes, at the spine."""
     st.subheader("Level by level", anchor=False)
-    st.caption(f"The same {figures.size_label(size)} on each group that fills a unit of the cluster.")
+    st.caption(
+        f"The same {figures.size_label(size)} on each group that fills a unit of the cluster."
+    )
     st.dataframe(figures.level_rows(setting, ops, size), hide_index=True, width="stretch")
 
 
@@ -276,13 +187,6 @@ def match(operation: str, ranks: int) -> None:
     put("coll_stride", 1)
 
 
-def sources(*modules: Any) -> None:
-    """The text of the modules that made the numbers."""
-    with st.expander("Formula, numbers and sources", icon=":material/function:"):
-        for module in modules:
-            st.code(module.__doc__, language=None)
-
-
 @st.fragment
 def body(scenario: state.Scenario) -> None:
     """The chosen view; a control reruns this alone."""
@@ -293,8 +197,19 @@ def body(scenario: state.Scenario) -> None:
     state.warn_refused("coll_view")
     {
         VIEWS[0]: sweep,
-        VIEWS[1]: side_by_side,
-        VIEWS[2]: routed,
-        VIEWS[3]: sharded,
-        VIEWS[4]: semantic,
+        VIEWS[1]: views.side_by_side,
+        VIEWS[2]: views.routed,
+        VIEWS[3]: views.sharded,
+        VIEWS[4]: views.semantic,
     }[view](scenario)
+
+
+def main() -> None:
+    """Draw the page."""
+    scenario = state.current()
+    st.title("What a collective costs", anchor=False)
+    st.markdown(scenario.line())
+    body(scenario)
+
+
+main()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 
 import streamlit as st
 
 import hardware_profiles as hw
-from dashboard import hardware_edit as edit
 from dashboard import hardware_figures as figures
 from dashboard import hardware_tables as tables
 from dashboard import parts, state
@@ -17,7 +15,6 @@ from dashboard.hardware_drawing import hierarchy
 from dashboard.hardware_editor import editor
 from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.derived import capacities, fat_tree
-from roofline.units import show
 
 RIVALS = ["dgx-b200-superpod", "gb200-nvl72-superpod", "mi355x-pod"]
 PORTS = [16, 32, 36, 40, 48, 64, 128, 144]

@@ -16,7 +16,10 @@ NAMES = {OVERVIEW: "Overview"} | {name: rooflines.short_title(name) for name in 
 
 def overview(scenario: state.Scenario) -> None:
     """Data, tensor, expert and pipeline parallelism side by side, each on its own."""
-    for left, right in (("data_parallel", "tensor_parallel"), ("expert_parallel", "pipeline_parallel")):
+    for left, right in (
+        ("data_parallel", "tensor_parallel"),
+        ("expert_parallel", "pipeline_parallel"),
+    ):
         for column, name in zip(st.columns(2, gap="medium"), (left, right), strict=True):
             with column:
                 panel(scenario, name)
@@ -34,7 +37,11 @@ def panel(scenario: state.Scenario, name: str) -> None:
     st.subheader(entry.title, anchor=False)
     st.markdown(rooflines.headline(sweep))
     figure = charts.crossing(
-        sweep.degrees, sweep.bound, theme.COMMS[name], rooflines.x_title(name), rooflines.y_title(name)
+        sweep.degrees,
+        sweep.bound,
+        theme.COMMS[name],
+        rooflines.x_title(name),
+        rooflines.y_title(name),
     )
     live_chart.draw(figure, f"panel-{name}", rooflines.headline(sweep))
     if sweep.note:
@@ -51,7 +58,9 @@ def detail(scenario: state.Scenario, name: str) -> None:
         degree = st.select_slider(
             rooflines.x_title(name),
             sweep.stops,
-            sweep.nearest_stop(scenario.gpus if "model_parallel" in options else scenario.cluster.tiers[0].degree),
+            sweep.nearest_stop(
+                scenario.gpus if "model_parallel" in options else scenario.cluster.tiers[0].degree
+            ),
             key=f"{name}_degree",
             **state.BIND,
         )
@@ -112,9 +121,15 @@ def controls(scenario: state.Scenario, name: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         if name != "mixed":
-            options["phase"] = _choice("Pass", ("forward", "backward", "step"), STRATEGIES[name].phase, f"{name}_phase")
+            options["phase"] = _choice(
+                "Pass", ("forward", "backward", "step"), STRATEGIES[name].phase, f"{name}_phase"
+            )
         options["form"] = _choice(
-            "Form", ("precise", "rough"), "precise", f"{name}_form", "rough drops the (d-1)/d, as one does on paper"
+            "Form",
+            ("precise", "rough"),
+            "precise",
+            f"{name}_form",
+            "rough drops the (d-1)/d, as one does on paper",
         )
         if name in ("data_parallel", "fsdp"):
             options["model_parallel"] = _degree("GPUs in a replica", 1, scenario.gpus, f"{name}_inner",
@@ -123,12 +138,24 @@ def controls(scenario: state.Scenario, name: str) -> dict[str, Any]:
             options["in_network"] = _choice("Switches that add", ("off", "theory", "measured"), "off", "dp_sharp",
                                             "NVLink SHARP and InfiniBand SHARP, where the profile has them")  # fmt: skip
         if name in ("tensor_parallel", "expert_parallel", "pipeline_parallel"):
-            options["data_parallel"] = _degree("Replicas", 1, scenario.gpus, f"{name}_dp", "data parallelism around it")
+            options["data_parallel"] = _degree(
+                "Replicas", 1, scenario.gpus, f"{name}_dp", "data parallelism around it"
+            )
         if name == "expert_parallel":
-            options["deduplicated"] = st.toggle("One copy per node", True, key="ep_dedup", **state.BIND)
+            options["deduplicated"] = st.toggle(
+                "One copy per node", True, key="ep_dedup", **state.BIND
+            )
         if name == "pipeline_parallel":
-            options["microbatches"] = _degree("Micro-batches", 32, 4096, "pp_microbatches", "of one pipeline and step")
-            options["chunks"] = _degree("Chunks per stage", 1, 32, "pp_chunks", "interleaving: v passes through the pipeline")
+            options["microbatches"] = _degree(
+                "Micro-batches", 32, 4096, "pp_microbatches", "of one pipeline and step"
+            )
+            options["chunks"] = _degree(
+                "Chunks per stage",
+                1,
+                32,
+                "pp_chunks",
+                "interleaving: v passes through the pipeline",
+            )
         if name == "mixed":
             options["hierarchical"] = st.toggle(
                 "On the real tiers", True, key="mixed_tiers",
@@ -138,14 +165,20 @@ def controls(scenario: state.Scenario, name: str) -> dict[str, Any]:
     return options
 
 
-def _choice(label: str, values: tuple[str, ...], default: str, key: str, help: str | None = None) -> str:
-    value: str = st.segmented_control(label, values, default=default, key=key, help=help, required=True, **state.BIND)
+def _choice(
+    label: str, values: tuple[str, ...], default: str, key: str, help: str | None = None
+) -> str:
+    value: str = st.segmented_control(
+        label, values, default=default, key=key, help=help, required=True, **state.BIND
+    )
     state.warn_refused(key)
     return value
 
 
 def _degree(label: str, default: int, most: int, key: str, help: str) -> int:
-    value = st.number_input(label, 1, most, min(default, most), key=key, help=help, width=150, **state.BIND)
+    value = st.number_input(
+        label, 1, most, min(default, most), key=key, help=help, width=150, **state.BIND
+    )
     state.warn_refused(key)
     return int(value)
 
@@ -157,7 +190,13 @@ def main() -> None:
     st.markdown(scenario.line())
     labels = list(NAMES.values())
     chosen = st.segmented_control(
-        "Strategy", labels, default=labels[0], key="strategy", required=True, label_visibility="collapsed", **state.BIND
+        "Strategy",
+        labels,
+        default=labels[0],
+        key="strategy",
+        required=True,
+        label_visibility="collapsed",
+        **state.BIND,
     )
     state.warn_refused("strategy")
     name = list(NAMES)[labels.index(chosen)]

@@ -14,17 +14,15 @@ stands in ``roofline.bubbles``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from roofline.bound import Bound, Term, Threshold
-from roofline.collectives import ALL_REDUCE, CollectiveTime, Form, collective
-from roofline.groups import Group, spans
-from roofline.machine import Machine, TierLike
+from roofline.collectives import ALL_REDUCE, SEND, Form, collective
+from roofline.groups import Group
+from roofline.machine import Machine
 from roofline.sources import GPUS, HF_GUIDE
 from roofline.strategies.phases import Phase, matmuls, passes
-from roofline.units import Count, Seconds
+from roofline.units import Count
 from roofline.workload import Workload
 
 ROUGH_HOPS = 1.5  # hops per micro-batch, (m + p - 2) / m at m = 2 (p - 2)
@@ -68,7 +66,8 @@ def bound(
     """
     count = ENOUGH_MICROBATCHES * degree if microbatches is None else microbatches
     layer = matmuls(work, machine, phase, 1.0 * degree * tensor_parallel * data_parallel, "pXY")
-    unit = _hop(Group(degree, tensor_parallel if stride is None else stride), machine.tiers)
+    group = Group(degree, tensor_parallel if stride is None else stride)
+    unit = collective(SEND, 1.0, group, machine.tiers)
     per_microbatch = hops(degree, count, chunks, form) / count
     width = work.activation_bytes * work.d_model / tensor_parallel  # of one token's message
     sent = per_microbatch * width * (1.0 * work.tokens / data_parallel)
@@ -151,20 +150,3 @@ def zero_warning(zero: int, degree: int, microbatches: int) -> str:
 def _formula(form: Form) -> str:
     factor = r"\tfrac32" if form == "rough" else r"\frac{m v + p - 2}{m}"
     return rf"{factor}\,\frac{{b\,BD}}{{X\,W}}"
-
-
-def _hop(group: Group, tiers: Sequence[TierLike]) -> CollectiveTime:
-    """A byte from every GPU of a stage to its peer in the next, on the slowest such link.
-
-    A GPU with a network card of its own has 1/S of its child's uplink, be its siblings busy or not.
-    """
-    by_tier: list[Seconds] = []
-    cards = False
-    inside: Count = 1.0
-    for reach in spans(group, tiers):
-        crosses = np.greater(reach.degree, 1).astype(float)
-        lanes = inside if cards else reach.sharing
-        by_tier.append(crosses * lanes / reach.tier.effective_bandwidth)
-        cards = cards or not reach.tier.transit
-        inside = inside * reach.tier.degree
-    return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), 0.0)
