@@ -21,7 +21,8 @@ IDLE = """() => {
   const app = document.querySelector('[data-testid="stApp"]');
   return app && app.getAttribute('data-test-script-state') === 'notRunning'
     && !document.querySelector('[data-testid="stSkeleton"]')
-    && [...document.querySelectorAll('[data-testid="stPlotlyChart"], .live-chart')].every(c => c.querySelector('.main-svg'));
+    && [...document.querySelectorAll('[data-testid="stPlotlyChart"], .live-chart')]
+      .every(chart => chart.querySelector('.main-svg'));
 }"""
 
 

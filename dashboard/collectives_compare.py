@@ -30,8 +30,9 @@ from roofline.collectives import (
 from roofline.groups import Group
 from roofline.machine import TierLike
 from roofline.routing import ragged_all_to_all, reached
-from roofline.units import show
+from roofline.units import parse, show
 
+DOTTED = "lines+markers"
 RINGS = ("all-reduce", "all-gather", "reduce-scatter")
 VARIANTS = {
     "a ring per tier": {"algorithm": "hierarchical"},
@@ -172,11 +173,11 @@ class Routed:
 
 
 FORMS: dict[str, theme.Look] = {
-    "bound": theme.look(1, "min(k/N, 1), the bound"),
-    "draws": theme.look(2, "k draws that may repeat"),
-    "distinct": theme.look(0, "k distinct experts, exact"),
+    "bound": theme.look(1, "bound min(k/N, 1)"),
+    "draws": theme.look(2, "draws with repeats"),
+    "distinct": theme.look(0, "exact, k distinct"),
 }
-DENSE = theme.look(7, "dense, every destination")
+DENSE = theme.look(7, "dense")
 
 
 def divisors(count: int, most: int) -> list[int]:
@@ -198,10 +199,11 @@ def routed_figure(routed: Routed, size: float) -> Figure:
 def reached_figure(k: int, experts: int, ranks: int) -> Figure:
     """Share of N ranks that a token reaches, against N."""
     x = np.array(divisors(experts, experts), float)
+    hover = np.array([f"{n:,.0f} ranks" for n in x])
     traces = [
         charts.line(
-            x, reached(k, x, form=name, experts=experts), look, "", customdata=_ranks_hover(x)
-        )  # type: ignore[arg-type]
+            x, reached(k, x, form=name, experts=experts), look, "", customdata=hover, mode=DOTTED
+        )
         for name, look in FORMS.items()
     ]
     axis = charts.axis("ranks N", x, decades=False) if len(x) > 1 else charts.axis("ranks N", [1])
@@ -212,10 +214,6 @@ def reached_figure(k: int, experts: int, ranks: int) -> Figure:
         height=400,
         shapes=[here(float(ranks))],
     )
-
-
-def _ranks_hover(x: NDArray[np.float64]) -> NDArray[np.str_]:
-    return np.array([f"{n:,.0f} ranks" for n in x])
 
 
 @dataclass(frozen=True)
@@ -257,9 +255,7 @@ def sharded_figure(sharded: Sharded, ranks: int, shards: int) -> Figure:
     if sharded.inside and len(sharded.tiers) > 1:
         lines.append((sharded.rough(y), theme.look(1, "rule for paper")))
     traces = [
-        charts.line(
-            y, np.where(t > 0, t, np.nan), look, "s", customdata=hover, mode="lines+markers"
-        )
+        charts.line(y, np.where(t > 0, t, np.nan), look, "s", customdata=hover, mode=DOTTED)
         for t, look in lines
     ]
     axis = charts.axis("shards Y of the array", y if len(y) > 1 else [1, 2], decades=False)
@@ -273,43 +269,56 @@ def sharded_figure(sharded: Sharded, ranks: int, shards: int) -> Figure:
 
 
 def sharded_heat(sharded: Sharded, ranks: int, shards: int) -> Figure:
-    """Time for every X and Y that the machine has room for; powers of two."""
-    degrees = sharded.degrees(sharded.gpus)
-    x, y = np.meshgrid(degrees, degrees, indexing="ij")
+    """Time for every X and Y that the machine has room for; powers of two, in one unit."""
+    every = sharded.degrees(sharded.gpus)
+    x, y = np.meshgrid(every[1:], every[:-1], indexing="ij")
     fits = x * y <= sharded.gpus
     times = np.full(x.shape, np.nan)
     times[fits] = sharded.time(x[fits], y[fits])
-    times[times == 0] = np.nan
-    names = [f"{n:,.0f}" for n in degrees]
+    unit = show(float(np.nanmax(times)), "s").split()[-1]
+    ranks_, shards_ = ([f"{n:,.0f}" for n in axis] for axis in (every[1:], every[:-1]))
     trace = {
         "type": "heatmap",
-        "x": names,
-        "y": names,
+        "x": shards_,
+        "y": ranks_,
         "z": np.log10(times),
-        "text": [[show(t, "s") if np.isfinite(t) else "" for t in row] for row in times],
-        "texttemplate": "%{text}" if len(degrees) <= 11 else "",
-        "textfont": {"size": 10},
-        "hovertemplate": "%{y} ranks, sharded %{x} ways: %{text}<extra></extra>",
+        "text": [[_in_unit(t, unit) for t in row] for row in times],
+        "customdata": [[show(t, "s") for t in row] for row in times],
+        "texttemplate": "%{text}",
+        "textfont": {"size": 11},
+        "hovertemplate": "%{y} ranks, sharded %{x} ways: %{customdata}<extra></extra>",
         "colorscale": [[0, "#f7efc0"], [0.5, "#7d7f73"], [1, "#0b2e62"]],
         "showscale": False,
         "xgap": 1,
         "ygap": 1,
         "hoverongaps": False,
     }
-    frame = {"gridcolor": "rgba(0,0,0,0)", "automargin": True, "type": "category"}
-    box = {
-        "type": "rect", "x0": names.index(f"{shards:,}") - 0.5, "y0": names.index(f"{ranks:,}") - 0.5,
-        "line": {"color": theme.CROSSOVER, "width": 2.5},
-    }  # fmt: skip
-    shapes = [box | {"x1": box["x0"] + 1, "y1": box["y0"] + 1}]
+    frame = {"showgrid": False, "automargin": True, "type": "category"}
     return charts.figure(
         [trace],
         frame | {"title": {"text": "shards Y of the array", "standoff": 8}},
-        frame | {"title": {"text": "ranks X of the collective", "standoff": 8}},
+        frame | {"title": {"text": f"ranks X (cells: time in {unit})", "standoff": 8}},
         height=400,
         hovermode="closest",
-        shapes=shapes,
+        shapes=_box(shards_, f"{shards:,}", ranks_, f"{ranks:,}"),
     )
+
+
+def _in_unit(seconds: float, unit: str) -> str:
+    """A cell's number; the unit stands on the axis."""
+    if not np.isfinite(seconds):
+        return ""
+    return show(seconds / parse(f"1 {unit}", "s"), digits=2)
+
+
+def _box(xs: list[str], x: str, ys: list[str], y: str) -> list[Figure]:
+    """A frame around the cell that the controls point at."""
+    if x not in xs or y not in ys:
+        return []
+    left, bottom = xs.index(x) - 0.5, ys.index(y) - 0.5
+    line = {"color": theme.CROSSOVER, "width": 2.5}
+    corners = {"x0": left, "x1": left + 1, "y0": bottom, "y1": bottom + 1}
+    return [{"type": "rect", "line": line} | corners]
 
 
 def sharded_table(sharded: Sharded, ranks: int) -> dict[str, Any]:

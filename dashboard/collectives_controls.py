@@ -36,8 +36,8 @@ def message_size() -> float:
         list(figures.LABELS),
         "1 GiB",
         key="coll_size",
-        help="As nccl-tests counts it: the whole array of an all-gather, reduce-scatter, scatter or "
-        "gather; what one rank holds for an all-reduce, all-to-all, broadcast or reduce; the "
+        help="As nccl-tests counts it: the whole array of an all-gather, reduce-scatter, scatter "
+        "or gather; what one rank holds for an all-reduce, all-to-all, broadcast or reduce; the "
         "message of a point-to-point.",
         **state.BIND,
     )

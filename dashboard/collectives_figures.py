@@ -136,6 +136,12 @@ def straddles(setting: Setting) -> str:
     )
 
 
+BADGE = (
+    f'<span style="border:1px solid {theme.CROSSOVER};color:{theme.CROSSOVER};border-radius:9px;'
+    'padding:0 6px;font-size:.72rem">binds</span>'
+)
+
+
 def bars(time: CollectiveTime) -> str:
     """How long each tier's links are busy, as bars that need no script; the binding one named."""
     longest = max(map(float, time.by_tier), default=0.0)
@@ -144,7 +150,7 @@ def bars(time: CollectiveTime) -> str:
         binds = tier == str(time.binding)
         width = 100 * seconds / longest if longest else 0
         paint = theme.CROSSOVER if binds else "rgba(128,140,155,0.55)"
-        name = f"<b>{escape(tier)}</b> ◂ binds" if binds else escape(tier)
+        name = f"<b>{escape(tier)}</b> {BADGE}" if binds else escape(tier)
         lines.append(
             f'<div title="{escape(tier)}: {seconds:.6g} s" style="font-size:.8rem;margin:3px 0">'
             f'<div style="display:flex;justify-content:space-between;gap:8px"><span>{name}</span>'
@@ -169,6 +175,7 @@ def size_axis() -> Figure:
         "ticktext": [size_label(tick) for tick in ticks],
         "range": [np.log10(SIZES[0]), np.log10(SIZES[-1])],
         "unifiedhovertitle": {"text": "%{customdata}"},
+        "ticklabelstandoff": 5,
     }
 
 
@@ -266,20 +273,18 @@ def table(setting: Setting, ops: Sequence[Collective]) -> dict[str, Any]:
     return columns
 
 
-def level_rows(
-    setting: Setting, ops: Sequence[Collective], size: float
-) -> list[dict[str, str | float]]:
-    """The same message on every group that has a name."""
-    rows: list[dict[str, str | float]] = []
+def level_rows(setting: Setting, ops: Sequence[Collective], size: float) -> list[dict[str, str]]:
+    """The same message on every group that has a name: time, bus bandwidth, the tier that binds."""
+    rows = []
     for name, group in levels(setting.tiers).items():
         there = Setting(setting.tiers, group, setting.options)
-        row: dict[str, str | float] = {"group fills": name, "ranks": f"{int(group.size):,}"}
+        row = {"group fills": name, "ranks": f"{int(group.size):,}"}
         for op in ops:
             time = there.at(op, size)
-            seconds = float(time.seconds)
-            row[op.name] = show(seconds, "s")
-            row[f"{op.name}: bus"] = show(float(there.bus(op, size, seconds)), "B/s")
-            row[f"{op.name}: set by"] = str(time.binding) or "–"
+            bus = float(there.bus(op, size, float(time.seconds)))
+            row[op.name] = " · ".join(
+                (show(float(time.seconds), "s"), show(bus, "B/s"), str(time.binding) or "–")
+            )
         rows.append(row)
     return rows
 

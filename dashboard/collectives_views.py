@@ -41,7 +41,7 @@ def side_by_side(scenario: state.Scenario) -> None:
     times = {name: float(there.at(op, size).seconds) for name, there in ways.items()}
     with st.container(horizontal=True, gap="small"):
         for name, seconds in times.items():
-            st.metric(name, show(seconds, "s"), border=True, width=210)
+            st.metric(name, show(seconds, "s"), border=True, width=151)
     alt = f"time of an {op.name} by algorithm against message size"
     live_chart.draw(compare.variants_figure(setting, op, size), "coll-ways", alt)
     if op.name == "all-reduce" and len(ways) == 3:
@@ -69,9 +69,7 @@ def flat(scenario: state.Scenario, operation: str, size: float, latency_on: bool
     if refused := domain.refused(operation):
         names_ = ", ".join(refused)
         below = 1 << (ranks.bit_length() - 1)
-        st.info(
-            f"{names_}: these need a power of two; the nearest to {ranks} are {below} and {2 * below}."
-        )
+        st.info(f"{names_}: need a power of two; next to {ranks} are {below} and {2 * below}.")
     alt = f"time of {operation} algorithms against {against}"
     live_chart.draw(compare.flat_figure(domain, operation, size, against), "coll-flat", alt)
     rows = compare.flat_table(domain, operation, size)
@@ -95,7 +93,7 @@ def routed(scenario: state.Scenario) -> None:
         experts = number("Experts E", 4096, model, "coll_experts")
         k = number("Experts per token k", experts, top_k, "coll_k")
         possible = compare.divisors(experts, scenario.gpus)
-        usual = max(n for n in possible if n <= max(64, scenario.cluster.tiers[0].degree))
+        usual = max(n for n in possible if n <= 16)
         ranks = st.select_slider(
             "Ranks N", possible, usual, key="coll_ep", width=260,
             help="Ranks over which the experts spread evenly", **state.BIND,
@@ -112,10 +110,10 @@ def routed(scenario: state.Scenario) -> None:
         f"Messages are padded buffers of {figures.size_label(size)} a rank."
     )
     with st.container(horizontal=True, gap="small"):
-        st.metric(compare.DENSE.label, show(float(found.dense(size)), "s"), border=True, width=240)
+        st.metric(compare.DENSE.label, show(float(found.dense(size)), "s"), border=True, width=192)
         for name, look in compare.FORMS.items():
             seconds = float(found.time(name, size))  # type: ignore[arg-type]
-            st.metric(look.label, show(seconds, "s"), border=True, width=240)
+            st.metric(look.label, show(seconds, "s"), border=True, width=192)
     left, right = st.columns(2, gap="medium")
     with left:
         alt = "share of the ranks that a token reaches against ranks, bound and exact"
@@ -139,17 +137,20 @@ def sharded(scenario: state.Scenario) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         op = COLLECTIVES[choice("Collective", compare.RINGS, compare.RINGS[0], "coll_alg_op")]
         where = choice(
-            "The other axis Y is", ("inner", "outer"), "inner", "coll_y",
+            "Other axis Y", ("inner", "outer"), "inner", "coll_y",
             "inner: ranks of Y are neighbours, those of X are Y apart; outer: the reverse",
         )  # fmt: skip
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         options = {"form": form(), "latency": latency()}
-        powers = [2**n for n in range(scenario.gpus.bit_length())]
-        node = 1 << (int(scenario.cluster.tiers[0].degree).bit_length() - 1)
-        ranks = power("Ranks X of the collective", powers, max(1, scenario.gpus // node), "coll_x")
-        most = [n for n in powers if n * ranks <= scenario.gpus]
-        shards = power("Shards Y of the array", most, node, "coll_shards")
-    size = message_size()
+    powers = [2**n for n in range(scenario.gpus.bit_length())]
+    node = int(scenario.cluster.tiers[0].degree)
+    columns = st.columns(3, gap="medium")
+    with columns[0]:
+        ranks = power("Ranks X of the collective", powers[1:] or powers, 16, "coll_x")
+    with columns[1]:
+        room = [n for n in powers if n * ranks <= scenario.gpus]
+        shards = power("Shards Y of the array", room, node, "coll_shards")
+    with columns[2]:
+        size = message_size()
     found = compare.Sharded(scenario.cluster.tiers, op, size, where == "inner", options)
     now, whole = float(found.time(ranks, shards)), float(found.time(ranks, 1))
     st.markdown(
@@ -177,8 +178,8 @@ def power(label: str, stops: list[int], default: int, key: str) -> int:
     if len(stops) < 2:
         st.markdown(f"{label}: {stops[0]}")
         return stops[0]
-    nearest = max(stop for stop in stops if stop <= max(default, 1))
-    value = st.select_slider(label, stops, nearest, key=key, width=260, **state.BIND)
+    nearest = max((stop for stop in stops if stop <= default), default=stops[0])
+    value = st.select_slider(label, stops, nearest, key=key, **state.BIND)
     state.warn_refused(key)
     return int(value)
 

@@ -72,7 +72,11 @@ def check(text: str, shipped: Iterable[str]) -> Checked:
     try:
         cluster = cluster_of(text)
     except ProfileError as error:
-        return Checked(None, tuple(map(_problem, str(error).split(f"\n{_WHERE}: "))))
+        found = tuple(map(_problem, str(error).split(f"\n{_WHERE}: ")))
+        # Where every tier is wrong, pydantic adds that no tier is left; the tiers say it better.
+        return Checked(
+            None, tuple(p for p in found if "after validation" not in p.message) or found
+        )
     problems = tuple(_unusable(cluster, shipped))
     return Checked(None if problems else cluster, problems)
 
@@ -200,8 +204,9 @@ def grown(text: str, cluster: Cluster) -> str:
     """The draft with one more tier outside, as fast per GPU as the outermost one."""
     data, outer = reading.mapping(text, _WHERE), cluster.tiers[-1]
     names = {tier.name for tier in cluster.tiers}
+    free = (name for name in ("super-spine", "hall", "campus", f"tier {len(names)}"))
     data["tiers"].append({
-        "name": next(n for n in ("super-spine", "hall", "campus", f"tier {len(names)}") if n not in names),
+        "name": next(name for name in free if name not in names),
         "degree": 2,
         "bandwidth": written(cable_bandwidth(outer), "B/s"),
         "latency": written(outer.latency, "s"),
@@ -257,7 +262,7 @@ def _said(model: Any, field: str, value: Any) -> str:
 
 
 def signed(base: Cluster, copy: Cluster) -> Cluster:
-    """``copy`` with a word in the source of every number that was changed and still cites the old."""
+    """``copy`` with a word in the source of each number that was changed but cites the old one."""
     sources, tiers = dict(copy.accelerator.sources), list(copy.tiers)
     for change in changes(base, copy):
         part, _, field = change.field.partition(".")

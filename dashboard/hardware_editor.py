@@ -13,17 +13,28 @@ from dashboard import hardware_edit as edit
 from dashboard import hardware_figures as figures
 from dashboard import hardware_tables as tables
 from dashboard import parts, state
+from hardware_profiles.writing import fields
 
 FIELDS, TEXT = "fields", "YAML"
+# The verdict stays in view while one scrolls through the fields; on a phone it stands above them.
+PLACES = """<style>
+.st-key-hw_verdict { position: sticky; top: 4rem }
+@media (max-width: 640px) {
+  .st-key-hw_verdict { position: static }
+  .st-key-hw_editor > div > [data-testid="stHorizontalBlock"],
+  .st-key-hw_editor > [data-testid="stHorizontalBlock"] { flex-direction: column-reverse }
+}
+</style>"""
 OF_TIER = {
     "name": "Name",
     "degree": "Degree",
-    "bandwidth": "Bandwidth of a child",
+    "bandwidth": "Bandwidth",
     "latency": "Latency",
     "oversubscription": "Oversubscription",
     "switches": "Switches",
 }
 OF_CHIP = {"hbm_bytes": "HBM", "hbm_bandwidth": "HBM bandwidth", "power": "Power"}
+UNSAID = {"latency": "0 s", "oversubscription": "1"}  # what a field that is not given stands for
 HELP = {
     "bandwidth": "What ONE child sends into the tier, ONE way, such as '400 GB/s' or '400 Gb/s'.",
     "degree": "How many children one unit joins.",
@@ -34,12 +45,14 @@ HELP = {
 
 
 def editor(scenario: state.Scenario) -> None:
-    """Change a copy of the profile and see at once what it does; keep it, take it away, bring one."""
+    """Change a copy of the profile and see what it does; keep it, take it away, bring one."""
     _begin(scenario)
     base: hw.Cluster = st.session_state["hw_base"]
     checked = edit.check(st.session_state["hw_draft"], _shipped())
     _bring(base)
-    left, right = st.columns([3, 2], gap="large")
+    with st.container(key="hw_editor"):
+        st.html(PLACES)
+        left, right = st.columns([3, 2], gap="large")
     with left:
         chosen = st.segmented_control(
             "Edit as", [FIELDS, TEXT], default=FIELDS, key="hw_edit_as", required=True, **state.BIND
@@ -49,7 +62,7 @@ def editor(scenario: state.Scenario) -> None:
             _fields(checked)
         else:
             _text()
-    with right:
+    with right, st.container(key="hw_verdict"):
         _verdict(scenario, base, checked)
 
 
@@ -180,11 +193,12 @@ def _chip(checked: edit.Checked, chip: Mapping[str, Any]) -> None:
 
 
 def _field(checked: edit.Checked, field: str, label: str, help: str | None = None) -> None:
-    """One value of the draft as text, and under it what is wrong with it, with what would be right."""
+    """One value of the draft as text; under it what is wrong with it, and what would be right."""
     value = edit.get(st.session_state["hw_draft"], field)
     key = f"hw_field_{field}"
     st.session_state[key] = "" if value is None else str(value)
-    st.text_input(label, key=key, on_change=_set, args=(field,), help=help, placeholder="default")
+    unsaid = UNSAID.get(field.rsplit(".", 1)[-1], "not said")
+    st.text_input(label, key=key, on_change=_set, args=(field,), help=help, placeholder=unsaid)
     for problem in checked.about(field):
         st.markdown(f":red[:material/error: {tables.plain(problem.message)}]")
         with st.container(horizontal=True):
@@ -279,25 +293,18 @@ def _effect(base: hw.Cluster, copy: hw.Cluster, dtype: str) -> None:
 
 def _keep(copy: hw.Cluster) -> None:
     """Use it on every page, or take it away as a file."""
-    text = hw.to_yaml(copy)
     clicked = st.button(
         "Use on every page", on_click=_use, args=(copy,), type="primary", key="hw_use",
         icon=":material/done_all:",
-        help="Chooses it in the sidebar. It lasts as long as this browser tab: download it to keep.",
+        help="Chooses it in the sidebar. It lasts as long as this browser tab: download to keep.",
     )  # fmt: skip
+    files = {"YAML": lambda: hw.to_yaml(copy), "JSON": lambda: as_json(copy)}
     with st.container(horizontal=True):
-        options: dict[str, Any] = {"on_click": "ignore", "icon": ":material/download:"}
-        st.download_button(
-            "YAML", text, f"{copy.name}.yaml", "application/yaml", key="hw_dl_yaml", **options
-        )
-        st.download_button(
-            "JSON",
-            lambda: as_json(copy),
-            f"{copy.name}.json",
-            "application/json",
-            key="hw_dl_json",
-            **options,
-        )
+        for kind, text in files.items():
+            st.download_button(
+                kind, text, f"{copy.name}.{kind.lower()}", f"application/{kind.lower()}",
+                on_click="ignore", icon=":material/download:", key=f"hw_save_{kind}",
+            )  # fmt: skip
     if copy.name in state.profiles():
         st.caption(f"In use in this session as `{copy.name}`; using it again replaces it.")
     if clicked:
@@ -306,8 +313,6 @@ def _keep(copy: hw.Cluster) -> None:
 
 def as_json(cluster: hw.Cluster) -> str:
     """The profile as a JSON file that ``hardware_profiles.read`` takes back."""
-    from hardware_profiles.writing import fields
-
     return json.dumps({"kind": "cluster"} | fields(cluster), indent=1, ensure_ascii=False)
 
 

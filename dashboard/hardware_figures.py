@@ -1,4 +1,4 @@
-"""What the hardware page draws, as plotly figures without streamlit: roofs, comparisons, fat trees."""
+"""What the hardware page draws, as plain plotly figures: roofs, comparisons, fat trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dashboard.hardware_drawing import color
 from dashboard.hardware_tables import intensity, ladder
 from hardware_profiles import Accelerator, Calibration, Cluster
 from hardware_profiles.derived import (
-    FatTree,
     bisection,
     egress,
     fat_tree,
@@ -29,6 +28,7 @@ from roofline.units import show
 POINTS = 61
 MOST_COMPARED = 4
 INSIDE = {"registers": 5, "shared memory": 6, "L2": 7, "HBM": 0}  # colours beside the tiers' own
+KINDS = ("leaves", "spines", "cores")
 PATTERNS = ("", "/", "x", ".")
 
 
@@ -36,17 +36,20 @@ def roofs(cluster: Cluster, dtype: str) -> Figure:
     """One roof for each level that data can come over: what a kernel of some intensity reaches."""
     rate, memories = cluster.flops(dtype), _merged(cluster)
     ends = [float(level.ridge(rate)) for level in memories]
-    x = np.unique([*np.geomspace(min(ends) / 10, max(ends) * 10, POINTS), *ends])
+    low, high = (10.0 ** round(math.log10(end)) for end in (min(ends) / 10, max(ends) * 10))
+    x = np.unique([*np.geomspace(low, high, POINTS), *ends])
     traces = [
         charts.line(x, roof.flops, _look(cluster, level, i, roof.ridge), "FLOP/s")
         for i, (level, roof) in enumerate(zip(memories, attainable(x, rate, memories), strict=True))
     ]
     traces.append(_corners(memories, ends, rate))
-    lowest = min(float(np.min(trace["y"])) for trace in traces)
+    floor = min(float(trace["y"][0]) for trace in traces)
+    room = [math.log10(floor), math.log10(rate) + 0.3]  # so that the roof is not the frame
+    y = charts.axis(f"attainable a GPU, {dtype}", [floor, rate], "FLOP/s") | {"range": room}
     return charts.figure(
         traces,
         charts.axis("FLOPs for each byte moved", x),
-        charts.axis(f"attainable a GPU, {dtype}", [lowest, rate], "FLOP/s"),
+        y,
         height=430,
         hovermode="closest",
     )
@@ -116,10 +119,10 @@ def measures(profile: Cluster | Accelerator, dtype: str) -> dict[str, Measure]:
         "HBM bandwidth": Measure(chip.hbm_bandwidth, "B/s"),
         f"ridge of HBM, {dtype}": Measure(hbm[0].ridge if hbm else None, "FLOP/B"),
         "power": Measure(chip.power, "W"),
-        "GPUs in the innermost tier": Measure(machine.tiers[0].degree if machine else None, ""),
-        "a GPU inside it": Measure(per_gpu(machine, 0) if machine else None, "B/s"),
-        "a GPU outside it": Measure(per_gpu(outer, 1) if outer else None, "B/s"),
-        "out of the innermost unit": Measure(egress(outer, 0) if outer else None, "B/s"),
+        "GPUs in an innermost unit": Measure(machine.tiers[0].degree if machine else None, ""),
+        "bandwidth a GPU, innermost tier": Measure(per_gpu(machine, 0) if machine else None, "B/s"),
+        "bandwidth a GPU, next tier out": Measure(per_gpu(outer, 1) if outer else None, "B/s"),
+        "out of an innermost unit": Measure(egress(outer, 0) if outer else None, "B/s"),
         "collective over all": Measure(
             slowest_collective(whole).bandwidth if whole else None, "B/s"
         ),
@@ -129,7 +132,8 @@ def measures(profile: Cluster | Accelerator, dtype: str) -> dict[str, Measure]:
     }
 
 
-Table = Mapping[str, Mapping[str, Measure]]
+Row = Mapping[str, Measure]
+Table = Mapping[str, Row]
 
 
 def compare(profiles: Mapping[str, Cluster | Accelerator], dtype: str) -> Table:
@@ -160,29 +164,30 @@ def comparison(table: Table) -> Figure:
     )
 
 
-def _against(
-    name: str, order: int, row: Mapping[str, Measure], base: Mapping[str, float]
-) -> Figure:
-    shared = [m for m in base if row[m].value]
-    ratio = np.array([(row[m].value or math.nan) / base[m] for m in shared])
+def _against(name: str, order: int, row: Row, base: Mapping[str, float]) -> Figure:
+    ratio = {m: (row[m].value or 0) / value for m, value in base.items() if row[m].value}
+    lengths = np.array(list(ratio.values())) - 1  # a bar starts at 1
     return {
         "type": "bar",
         "orientation": "h",
-        "y": shared,
-        "base": np.ones_like(ratio),
-        "x": ratio - 1,  # a bar's length; it starts at 1
-        "customdata": ratio,
+        "y": list(ratio),
+        "base": np.ones_like(lengths),
+        "x": lengths,
+        "customdata": list(ratio.values()),
         "name": name,
-        "text": [f"{r:.3g} ×" for r in ratio],
+        "text": [f"{r:.3g} ×" for r in ratio.values()],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertext": [
-            f"{name}: {row[m]}, {r:.4g} × as much" for m, r in zip(shared, ratio, strict=True)
-        ],
+        "hovertext": [f"{name}: {row[m]}, {r:.4g} × as much" for m, r in ratio.items()],
         "hovertemplate": "%{hovertext}<extra>%{y}</extra>",
         "marker": {
             "color": theme.SEQUENCE[order],
-            "pattern": {"shape": PATTERNS[order % len(PATTERNS)], "fgopacity": 0.6},
+            "pattern": {
+                "shape": PATTERNS[order - 1],
+                "fillmode": "overlay",
+                "fgcolor": "rgba(255,255,255,0.55)",
+                "size": 7,
+            },
         },
     }
 
@@ -263,31 +268,26 @@ def fractions(rows: Sequence[Achieved]) -> Figure:
     )
 
 
-def switches(ports: int, rails: int, gpus: int) -> Figure:
-    """Leaves, spines and cores of a fat tree against the GPUs that it joins."""
-    most = ports**3 // 4
-    x = np.unique(np.round(np.geomspace(1, most, 2 * POINTS)).astype(int))
-    trees = [fat_tree(int(n), ports, rails) for n in x]
-    kinds = ("leaves", "spines", "cores")
-    traces = [
-        charts.line(x, _counts(trees, kind), theme.look(i, kind), "") | {"line": _step(i)}
-        for i, kind in enumerate(kinds)
-    ]
-    counts = [tree.switches for tree in trees]
+def trees(ports: int, rails: int) -> dict[str, Any]:
+    """Switches of fat trees of every size that three levels reach, as columns."""
+    gpus = np.unique(np.round(np.geomspace(1, ports**3 // 4, 2 * POINTS)).astype(int))
+    found = [fat_tree(int(n), ports, rails) for n in gpus]
+    kinds = {kind: [getattr(tree, kind) for tree in found] for kind in KINDS}
+    return {"GPUs": gpus} | {kind: np.array(counts, float) for kind, counts in kinds.items()}
+
+
+def switches(table: Mapping[str, Any], gpus: int) -> Figure:
+    """Leaves, spines and cores of fat trees against the GPUs that they join."""
+    traces = []
+    for i, kind in enumerate(KINDS):
+        look = theme.look(i, kind)
+        step = {"color": look.color, "dash": look.dash, "width": 2.5, "shape": "hv"}
+        some = np.where(table[kind] > 0, table[kind], np.nan)
+        traces.append(charts.line(table["GPUs"], some, look, "") | {"line": step})
     return charts.figure(
         traces,
-        charts.axis("GPUs", x),
-        charts.axis("switches", [1, *counts]),
+        charts.axis("GPUs", table["GPUs"]),
+        charts.axis("switches", [1, *table["leaves"]]),
         height=330,
         shapes=[_line_at(float(gpus))],
     )
-
-
-def _counts(trees: Sequence[FatTree], kind: str) -> Any:
-    found = np.array([getattr(tree, kind) for tree in trees], float)
-    return np.where(found > 0, found, np.nan)
-
-
-def _step(order: int) -> Figure:
-    look = theme.look(order, "")
-    return {"color": look.color, "dash": look.dash, "width": 2.5, "shape": "hv"}

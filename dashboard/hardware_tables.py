@@ -97,10 +97,10 @@ def tiles(cluster: Cluster, dtype: str) -> list[Tile]:
         _counted("Switches", [row.switches for row in rows]),
         _counted("Links", [row.cables for row in rows]),
         Tile(
-            f"Ridge of HBM, {dtype}",
-            intensity(hbm.ridge),
-            f"{intensity(rungs[5].ridge)} between {many(unit)}" if out else "FLOPs per byte",
-            "C/W: FLOPs that each byte must be worth before math takes longer than moving it.",
+            "HBM ridge [FLOP/B]",
+            show(hbm.ridge or math.nan),
+            f"{show(rungs[5].ridge or math.nan)} between {many(unit)}" if out else dtype,
+            f"C/W in {dtype}: FLOPs that each byte must be worth before math takes longer.",
         ),
         Tile(
             "HBM in all",
@@ -135,8 +135,8 @@ def ladder(cluster: Cluster) -> tuple[Level, ...]:
 def ladder_table(cluster: Cluster, dtype: str) -> dict[str, list[str]]:
     """The ladder as columns of text; a dash where nobody says."""
     gpu, rate = child_name(cluster, 0), cluster.flops(dtype)
-    built = {level.name: level.bandwidth for level in levels(cluster.accelerator)}
-    built["L1 and shared memory"] = built.get("shared memory")
+    built = {level.name: float(level.bandwidth) for level in levels(cluster.accelerator)}
+    built = {"L1 and shared memory" if n == "shared memory" else n: w for n, w in built.items()}
     columns: dict[str, list[str]] = {
         title: []
         for title in ("Level", "Within reach", f"Bandwidth a {gpu}", f"Ridge a {gpu}", "C/W")
@@ -247,8 +247,9 @@ def linked(text: str) -> str:
 
 
 def _link(url: str) -> str:
-    site, *path = url.split("://", 1)[1].rstrip("/").split("/")
-    where = "/".join((site.removeprefix("www."), *(path[:2] if site == "github.com" else ())))
-    last = f"/…/{path[-1]}" if len(path) > 1 else "".join(f"/{part}" for part in path)
-    target = url.replace("(", "%28").replace(")", "%29")
-    return f"[{plain(where + last[:40])}]({target})"
+    parts = url.split("://", 1)[1].rstrip("/").split("/")
+    kept = 3 if parts[0] == "github.com" else 1  # whose repository it is
+    label = "/".join(parts[:kept]).removeprefix("www.")
+    for part in parts[kept:][-1:]:
+        label += f"/…/{part[:40]}" if len(parts) > kept + 1 else f"/{part[:40]}"
+    return f"[{plain(label)}]({url.replace('(', '%28').replace(')', '%29')})"

@@ -1,4 +1,4 @@
-"""What the rooflines page shows, without streamlit: sweeps over a degree, verdicts in a line, levels of the hierarchy."""
+"""What the rooflines page shows, without streamlit: sweeps, verdicts in a line, the levels of the hierarchy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def sweep(name: str, work: Workload, cluster: Cluster, options: Mapping[str, Any
     entry, note = STRATEGIES[name], ""
     if name == "expert_parallel" and work.experts == 1:
         work = replace(work, **STAND_IN)
-        note = f"dense model: shown as {STAND_IN['experts']} experts of this width, {STAND_IN['experts_per_token']} per token"
+        note = "dense model: shown as {experts} experts of this width, {experts_per_token} per token".format(
+            **STAND_IN
+        )
     inner = options.get("model_parallel", 1) * options.get("data_parallel", 1)
     most = min(cluster.gpus // inner, MOST.get(name, cluster.gpus))
     if most < 1:

@@ -6,6 +6,7 @@ that a widget does not allow without a word; ``warn_refused`` says which one it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import streamlit as st
 
 import hardware_profiles as hw
 from hardware_profiles.calibration import for_accelerator
+from hardware_profiles.errors import UnfilledUnits
 from roofline import presets
 from roofline.units import parse, show
 from roofline.workload import Workload
@@ -20,12 +22,9 @@ from roofline.workload import Workload
 DEFAULT_CLUSTER = "dgx-h100-superpod"
 DEFAULT_MODEL = "llama-3-70b"
 CUSTOM = "custom"
-TOKENS = [
-    f"{n}{p}"
-    for p in ("Ki", "Mi")
-    for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-]
-TOKENS = TOKENS[TOKENS.index("16Ki") : TOKENS.index("128Mi") + 1]
+TOKENS = [f"{n}Ki" for n in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)]
+TOKENS += [f"{n}Mi" for n in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)]
+MOST_GPUS = 131_072
 SEQUENCES = [2**n for n in range(9, 21)]
 BIND: dict[str, Any] = {"bind": "query-params"}
 
@@ -51,7 +50,7 @@ class Scenario:
         rate = self.cluster.flops(self.work.dtype)
         basis = f"achievable by {self.overlay.name}" if self.overlay else "peak"
         return (
-            f"**{self.gpus:,} × {self.profile.accelerator.title}** ({self.profile.title}) · **{self.model}** · "
+            f"**{self.gpus:,} × {self.profile.accelerator.title}** ({self.profile.name}) · **{self.model}** · "
             f"{show(self.work.tokens)} tokens a batch · {self.work.dtype} at {show(rate, 'FLOP/s')} a GPU ({basis})"
         )
 
@@ -83,12 +82,18 @@ def workload_bar() -> None:
     st.session_state.setdefault(
         "asked", {key: st.query_params.get_all(key) for key in st.query_params}
     )
-    with st.sidebar:
-        try:
+    wrong: ValueError | None = None
+    try:
+        with st.sidebar:
             st.session_state["scenario"] = _bar()
-        except ValueError as error:
-            st.error(str(error), icon=":material/error:")
-            st.stop()
+    except ValueError as error:
+        wrong = error
+    warn_refused("cluster", "gpus", "model", "sequence", "tokens", "dtype", "rates")
+    if wrong is not None:
+        st.error(str(wrong), icon=":material/error:")
+        if isinstance(wrong, UnfilledUnits):
+            _offer("gpus", [gpus for gpus in wrong.nearest if gpus])
+        st.stop()
 
 
 def warn_refused(*keys: str) -> None:
@@ -123,38 +128,52 @@ def _bar() -> Scenario:
     names = cluster_names()
     name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
     profile = cluster(name)
-    most = max(profile.gpus, 131_072)
+    help = "The outermost tier of the profile grows or shrinks to this number."
+    most, step = max(profile.gpus, MOST_GPUS), profile.tiers[0].degree
     gpus = st.number_input(
-        "GPUs",
-        1,
-        most,
-        min(profile.gpus, 1024),
-        step=profile.tiers[0].degree,
-        key="gpus",
-        help="The outermost tier of the profile grows or shrinks to this number.",
-        **BIND,
+        "GPUs", 1, most, min(profile.gpus, 1024), step, key="gpus", help=help, **BIND
     )
     st.caption(f"{profile.title}: {' → '.join(tier.name for tier in profile.tiers)}")
-    model, work = _model(profile)
+    model, work = _model()
     sequence = st.select_slider("Sequence length", SEQUENCES, 4096, key="sequence", **BIND)
     tokens = _tokens()
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
-    achievable = st.segmented_control(
-        "Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND
-    )
-    overlay = for_accelerator(profile.accelerator.name) if achievable == "achievable" else None
-    if achievable == "achievable" and overlay is None:
-        st.info(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
+    overlay = _overlay(profile)
     machine = profile.resized(int(gpus))
     machine = hw.calibrate(machine, overlay) if overlay else machine
-    warn_refused("cluster", "gpus", "model", "sequence", "tokens", "dtype", "rates")
     return Scenario(
         machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay
     )
 
 
-def _model(profile: hw.Cluster) -> tuple[str, Workload]:
+def _whole(profile: hw.Cluster, gpus: int) -> int:
+    """``gpus``, or the next number below that fills whole units."""
+    try:
+        return profile.resized(gpus).gpus
+    except UnfilledUnits as error:
+        return error.nearest[0]
+
+
+def _overlay(profile: hw.Cluster) -> hw.Calibration | None:
+    """The calibration to apply: none at peak, or where nobody has measured this accelerator."""
+    rates = st.segmented_control(
+        "Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND
+    )
+    overlay = for_accelerator(profile.accelerator.name) if rates == "achievable" else None
+    if rates == "achievable" and overlay is None:
+        st.info(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
+    return overlay
+
+
+def _offer(key: str, choices: Sequence[Any]) -> None:
+    """Buttons that put one of ``choices`` in the place of an impossible value of the widget ``key``."""
+    with st.container(horizontal=True):
+        for choice in choices:
+            st.button(f"Use {choice:,}", on_click=st.session_state.update, kwargs={key: choice})
+
+
+def _model() -> tuple[str, Workload]:
     names = [*presets.presets(), CUSTOM]
     model = st.selectbox("Model", names, index=names.index(DEFAULT_MODEL), key="model", **BIND)
     if model != CUSTOM:

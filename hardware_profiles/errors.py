@@ -14,6 +14,19 @@ class ProfileError(ValueError):
     """A profile that is unknown, unreadable or wrong; the message names file, field and value."""
 
 
+class UnfilledUnits(ProfileError):
+    """A number of GPUs that leaves a unit of a cluster partly empty; ``nearest`` holds two that do not."""
+
+    def __init__(self, cluster: str, gpus: int, nearest: tuple[int, int]) -> None:
+        """Say which numbers fill whole units of ``cluster``."""
+        self.nearest = nearest
+        below, above = nearest
+        super().__init__(
+            f"{gpus} GPUs do not fill whole units of {cluster}; "
+            f"the nearest numbers are {below} and {above}"
+        )
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """The choices most like ``name``, or all of them when none is close, as the end of a sentence.
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hardware_profiles.errors import nearest
+from hardware_profiles.errors import UnfilledUnits, nearest
 from hardware_profiles.quantity import (
     Bandwidth,
     Bytes,
@@ -235,7 +235,7 @@ class Cluster(Strict):
         degree. An outermost tier of another size no longer says how many switches it has.
 
         Raises:
-            ValueError: when ``gpus`` does not fill whole units, naming the nearest numbers that do.
+            UnfilledUnits: when ``gpus`` does not fill whole units, with the nearest numbers that do.
         """
         if gpus < 1:
             raise ValueError(f"{self.name} cannot hold {gpus} GPUs; allowed: 1 and more")
@@ -251,10 +251,6 @@ class Cluster(Strict):
             if inside >= gpus:
                 break
         if inside != gpus:
-            below = inside - inside // tiers[-1]["degree"]
-            raise ValueError(
-                f"{gpus} GPUs do not fill whole units of {self.name}; "
-                f"the nearest numbers are {below} and {inside}"
-            )
+            raise UnfilledUnits(self.name, gpus, (inside - inside // tiers[-1]["degree"], inside))
         fields = self.model_dump() | {"tiers": tiers, "accelerator": self.accelerator}
         return Cluster.model_validate(fields)

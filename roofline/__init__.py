@@ -1,1 +1,93 @@
-"""Roofline: T_math against T_comms of every way to spread a model over GPUs."""
+"""Roofline: T_math against T_comms of every way to spread a model over GPUs.
+
+>>> from roofline import Ideal, Tier, Workload, strategies
+>>> h100 = Ideal(990e12, (Tier(8, 450e9, "node"), Tier(32, 400e9, "network")))
+>>> work = Workload(tokens=4e6, d_model=8192, d_ff=28672)
+>>> print(strategies.data_parallel.bound(work, h100, 256, form="rough").threshold.needed)
+2475.0
+"""
+
+from roofline import (
+    algorithms,
+    arithmetic,
+    bubbles,
+    chip,
+    counting,
+    guide,
+    memory,
+    placement,
+    presets,
+    routing,
+    strategies,
+    torus,
+)
+from roofline.bound import Bound, Term, Threshold, crossings
+from roofline.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BROADCAST,
+    COLLECTIVES,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+    SEND,
+    Collective,
+    CollectiveTime,
+    bandwidth,
+    bus_bandwidth,
+    collective,
+    seconds,
+)
+from roofline.groups import Group
+from roofline.machine import Ideal, Machine, Tier
+from roofline.placement import Mesh, mesh
+from roofline.strategies import STRATEGIES
+from roofline.units import parse, show
+from roofline.workload import Workload
+
+__all__ = [
+    "ALL_GATHER",
+    "ALL_REDUCE",
+    "ALL_TO_ALL",
+    "BROADCAST",
+    "COLLECTIVES",
+    "GATHER",
+    "REDUCE",
+    "REDUCE_SCATTER",
+    "SCATTER",
+    "SEND",
+    "STRATEGIES",
+    "Bound",
+    "Collective",
+    "CollectiveTime",
+    "Group",
+    "Ideal",
+    "Machine",
+    "Mesh",
+    "Term",
+    "Threshold",
+    "Tier",
+    "Workload",
+    "algorithms",
+    "arithmetic",
+    "bandwidth",
+    "bubbles",
+    "bus_bandwidth",
+    "chip",
+    "collective",
+    "counting",
+    "crossings",
+    "guide",
+    "memory",
+    "mesh",
+    "parse",
+    "placement",
+    "presets",
+    "routing",
+    "seconds",
+    "show",
+    "strategies",
+    "torus",
+]

@@ -108,7 +108,7 @@ def card(setting: figures.Setting, op: Collective, size: float) -> None:
     """One collective at the chosen size."""
     time = setting.at(op, size)
     bus = float(setting.bus(op, size, float(time.seconds)))
-    with st.container(border=True, width=290, gap="small"):
+    with st.container(border=True, width=262, gap="small"):
         st.metric(
             f"{op.name}, {figures.size_label(size)}",
             show(float(time.seconds), "s"),

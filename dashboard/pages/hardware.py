@@ -10,7 +10,7 @@ import streamlit as st
 import hardware_profiles as hw
 from dashboard import hardware_figures as figures
 from dashboard import hardware_tables as tables
-from dashboard import parts, state
+from dashboard import live_chart, parts, state
 from dashboard.hardware_drawing import hierarchy
 from dashboard.hardware_editor import editor
 from hardware_profiles.calibration import for_accelerator
@@ -37,7 +37,7 @@ def drawn(machine: hw.Cluster) -> None:
         "little wider for each doubling of its bandwidth; a dashed bar means that the profile does "
         "not count switches there. Bandwidths are one way. Hover a number for all its digits."
     )
-    parts.downloads("tiers", lambda: _columns(machine), "hw_tiers")
+    parts.downloads("tiers", lambda: _columns(machine), "hw-tiers")
 
 
 def _columns(machine: hw.Cluster) -> dict[str, list[object]]:
@@ -46,9 +46,9 @@ def _columns(machine: hw.Cluster) -> dict[str, list[object]]:
 
 
 def ladder(machine: hw.Cluster, dtype: str) -> None:
-    """Every level that data can come over: what it holds, what it delivers, where math overtakes."""
+    """Every level that data can come over: what it holds and delivers, where math overtakes it."""
     alt = f"Attainable FLOP/s against FLOPs per byte in {dtype}, a roof for each level"
-    parts.chart(figures.roofs(machine, dtype), "hw_roofs", alt)
+    live_chart.draw(figures.roofs(machine, dtype), "hw-roofs", alt)
     st.caption(
         "Left of a circle that level sets the pace, right of it the math does. Links are one "
         "accelerator's part; registers and shared memory are peaks by construction."
@@ -66,7 +66,7 @@ def ladder(machine: hw.Cluster, dtype: str) -> None:
     )
     st.markdown("**Ridge by dtype**: FLOPs per byte, of one accelerator's part of each level")
     st.dataframe(tables.ridges(machine), hide_index=True, alt="Ridge points by dtype and level")
-    parts.downloads("ridges", lambda: tables.ridges(machine), "hw_ridges")
+    parts.downloads("ridges", lambda: tables.ridges(machine), "hw-ridges")
 
 
 def sources(profile: hw.Cluster) -> None:
@@ -82,7 +82,7 @@ def sources(profile: hw.Cluster) -> None:
     st.table(tables.sources(profile), border="horizontal", alt="Numbers and their sources")
     rows = [asdict(number) for number in found]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    parts.downloads(f"{profile.name}-sources", lambda: columns, "hw_sources")
+    parts.downloads(f"{profile.name}-sources", lambda: columns, "hw-sources")
 
 
 def compared(scenario: state.Scenario) -> None:
@@ -110,7 +110,7 @@ def compared(scenario: state.Scenario) -> None:
         st.info(f"Choose up to {figures.MOST_COMPARED - 1} to compare with {mine}.")
     else:
         alt = f"{', '.join(others)} as multiples of {mine}"
-        parts.chart(figures.comparison(table), "hw_comparison", alt)
+        live_chart.draw(figures.comparison(table), "hw-comparison", alt)
     st.dataframe(
         {"": list(table[mine])}
         | {name: list(map(str, row.values())) for name, row in table.items()},
@@ -118,7 +118,7 @@ def compared(scenario: state.Scenario) -> None:
         height="content",
         alt="Profiles side by side",
     )
-    parts.downloads("comparison", lambda: _raw(table), "hw_compared")
+    parts.downloads("comparison", lambda: _raw(table), "hw-compared")
 
 
 def _raw(table: figures.Table) -> dict[str, list[object]]:
@@ -146,12 +146,12 @@ def achieved(scenario: state.Scenario) -> None:
         f"What machines reach of the datasheet, by the calibration **{overlay.name}**. "
         "*Rates: achievable* in the sidebar counts with these on every page."
     )
-    parts.chart(figures.fractions(rows), "hw_fractions", "Achieved over peak for each rate")
+    live_chart.draw(figures.fractions(rows), "hw-fractions", "Achieved over peak for each rate")
     st.caption(
         f"{tables.linked(overlay.source)} Error of predictions: {overlay.error or 'unknown'}."
     )
     columns = {name: [getattr(row, name) for row in rows] for name in figures.Achieved.__slots__}
-    parts.downloads(f"calibration-{overlay.name}", lambda: columns, "hw_achieved")
+    parts.downloads(f"calibration-{overlay.name}", lambda: columns, "hw-achieved")
 
 
 def tree(scenario: state.Scenario) -> None:
@@ -192,12 +192,13 @@ def tree(scenario: state.Scenario) -> None:
         icon=":material/account_tree:",
     )
     alt = f"Leaves, spines and cores of {ports}-port switches against the number of GPUs"
-    parts.chart(figures.switches(int(ports), int(rails), int(gpus)), "hw_tree", alt)
+    curve = figures.trees(int(ports), int(rails))
+    live_chart.draw(figures.switches(curve, int(gpus)), "hw-tree", alt)
     st.caption(
         "One NIC a GPU, one leaf a rail and scalable unit; a unit that is not full still needs all "
         "its leaves. [DGX SuperPOD reference architecture](https://docs.nvidia.com/dgx-superpod/)."
     )
-    parts.downloads("fat-tree", lambda: asdict(found) | {"switches": found.switches}, "hw_trees")
+    parts.downloads("fat-tree", lambda: curve, "hw-trees")
 
 
 @st.fragment
@@ -241,7 +242,7 @@ def header(scenario: state.Scenario) -> bool:
         f"**{tables.plain(profile.title)}** · {machine.gpus:,} × "
         f"{tables.plain(profile.accelerator.title)} · {basis}"
     )
-    st.markdown(f"##### {tables.verdict(machine, scenario.work.dtype)}")
+    st.markdown(tables.verdict(machine, scenario.work.dtype))
     with st.grid(4, min_column_width=150):
         for tile in tables.tiles(machine, scenario.work.dtype):
             st.metric(

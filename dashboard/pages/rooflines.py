@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -120,49 +121,75 @@ def controls(scenario: state.Scenario, name: str) -> dict[str, Any]:
     """What can be asked of a strategy beyond its degree, as keyword arguments of its bound."""
     options: dict[str, Any] = {}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        if name != "mixed":
-            options["phase"] = _choice(
-                "Pass", ("forward", "backward", "step"), STRATEGIES[name].phase, f"{name}_phase"
-            )
-        options["form"] = _choice(
-            "Form",
-            ("precise", "rough"),
-            "precise",
-            f"{name}_form",
-            "rough drops the (d-1)/d, as one does on paper",
-        )
-        if name in ("data_parallel", "fsdp"):
-            options["model_parallel"] = _degree("GPUs in a replica", 1, scenario.gpus, f"{name}_inner",
-                                                "TP × PP × EP inside each replica")  # fmt: skip
-        if name == "data_parallel":
-            options["in_network"] = _choice("Switches that add", ("off", "theory", "measured"), "off", "dp_sharp",
-                                            "NVLink SHARP and InfiniBand SHARP, where the profile has them")  # fmt: skip
-        if name in ("tensor_parallel", "expert_parallel", "pipeline_parallel"):
-            options["data_parallel"] = _degree(
-                "Replicas", 1, scenario.gpus, f"{name}_dp", "data parallelism around it"
-            )
-        if name == "expert_parallel":
-            options["deduplicated"] = st.toggle(
-                "One copy per node", True, key="ep_dedup", **state.BIND
-            )
-        if name == "pipeline_parallel":
-            options["microbatches"] = _degree(
-                "Micro-batches", 32, 4096, "pp_microbatches", "of one pipeline and step"
-            )
-            options["chunks"] = _degree(
-                "Chunks per stage",
-                1,
-                32,
-                "pp_chunks",
-                "interleaving: v passes through the pipeline",
-            )
-        if name == "mixed":
-            options["hierarchical"] = st.toggle(
-                "On the real tiers", True, key="mixed_tiers",
-                help="Off: an axis of links for each, as on a torus. On: FSDP and TP share the cluster's tiers.",
-                **state.BIND,
-            )  # fmt: skip
+        for option in OPTIONS[name]:
+            options[option] = CONTROLS[option](scenario, name)
     return options
+
+
+def _phase(scenario: state.Scenario, name: str) -> str:
+    return _choice("Pass", ("forward", "backward", "step"), STRATEGIES[name].phase, f"{name}_phase")
+
+
+def _form(scenario: state.Scenario, name: str) -> str:
+    help = "rough drops the (d-1)/d of every tier, as one does on paper"
+    return _choice("Form", ("precise", "rough"), "precise", f"{name}_form", help)
+
+
+def _switches(scenario: state.Scenario, name: str) -> str:
+    help = "SHARP: NVLink and InfiniBand switches that sum on the way, where the profile has them"
+    return _choice("Switches that add", ("off", "theory", "measured"), "off", f"{name}_sharp", help)
+
+
+def _inner(scenario: state.Scenario, name: str) -> int:
+    help = "TP × PP × EP: GPUs that share one replica of the model"
+    return _number("GPUs in a replica", 1, scenario.gpus, f"{name}_inner", help)
+
+
+def _replicas(scenario: state.Scenario, name: str) -> int:
+    return _number("Replicas", 1, scenario.gpus, f"{name}_dp", "data parallelism around it")
+
+
+def _copies(scenario: state.Scenario, name: str) -> bool:
+    help = (
+        "A token goes once to each node that needs it, and spreads inside; off, once to each GPU."
+    )
+    return st.toggle("One copy per node", True, key="ep_dedup", help=help, **state.BIND)
+
+
+def _microbatches(scenario: state.Scenario, name: str) -> int:
+    return _number("Micro-batches", 32, 4096, "pp_microbatches", "of one pipeline and step")
+
+
+def _chunks(scenario: state.Scenario, name: str) -> int:
+    return _number("Chunks per stage", 1, 32, "pp_chunks", "interleaving: runs of layers per stage")
+
+
+def _tiers(scenario: state.Scenario, name: str) -> bool:
+    help = (
+        "Off: an axis of links for each, as on a torus. On: FSDP and TP share the cluster's tiers."
+    )
+    return st.toggle("On the real tiers", True, key="mixed_tiers", help=help, **state.BIND)
+
+
+CONTROLS: dict[str, Callable[[state.Scenario, str], Any]] = {
+    "phase": _phase,
+    "form": _form,
+    "in_network": _switches,
+    "model_parallel": _inner,
+    "data_parallel": _replicas,
+    "deduplicated": _copies,
+    "microbatches": _microbatches,
+    "chunks": _chunks,
+    "hierarchical": _tiers,
+}
+OPTIONS = {
+    "data_parallel": ("phase", "form", "model_parallel", "in_network"),
+    "fsdp": ("phase", "form", "model_parallel"),
+    "tensor_parallel": ("phase", "form", "data_parallel"),
+    "mixed": ("phase", "form", "hierarchical"),
+    "expert_parallel": ("phase", "form", "data_parallel", "deduplicated"),
+    "pipeline_parallel": ("phase", "form", "data_parallel", "microbatches", "chunks"),
+}
 
 
 def _choice(
@@ -175,7 +202,7 @@ def _choice(
     return value
 
 
-def _degree(label: str, default: int, most: int, key: str, help: str) -> int:
+def _number(label: str, default: int, most: int, key: str, help: str) -> int:
     value = st.number_input(
         label, 1, most, min(default, most), key=key, help=help, width=150, **state.BIND
     )

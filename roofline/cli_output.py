@@ -1,0 +1,97 @@
+"""What the commands print: tables for people, or one JSON document in SI units.
+
+JSON has no NaN and no infinity: both are null. Everything else on standard output is for reading;
+errors and notes about progress never stand there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from roofline.bound import Term
+from roofline.units import show
+
+FILE_WIDTH = 140  # columns of a table that no terminal shows
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: lists and numbers for arrays, null for what is not finite."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
+
+
+def as_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def console(stderr: bool = False) -> Console:
+    """Standard output or error as it is now; as wide as the terminal, or wide enough for a file."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr,
+        width=None if stream.isatty() else FILE_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def say(*lines: str, style: str = "") -> None:
+    """Sentences, left unwrapped for the terminal to break."""
+    there = console()
+    for line in lines:
+        there.print(Text(line, style=style), soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Rows under their columns; a column whose name begins with ">" is of numbers."""
+    found = Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
+    for name in columns:
+        numbers = name.startswith(">")
+        found.add_column(Text(name.removeprefix(">")), justify="right" if numbers else "left")
+    for row in rows:
+        found.add_row(*map(Text, row))
+    console().print(found)
+
+
+def number(value: Any, unit: str = "", digits: int = 3) -> str:
+    """A number for a table; a dash where there is none."""
+    return "–" if value is None else show(float(value), unit, digits)
+
+
+def term_of(term: Term) -> dict[str, Any]:
+    """One addend of a time, for JSON."""
+    return {
+        "name": term.name,
+        "seconds": float(term.seconds),
+        "tier": str(term.tier) or None,
+        "formula": term.formula,
+        "source": str(term.source),
+    }

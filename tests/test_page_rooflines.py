@@ -1,0 +1,162 @@
+"""The rooflines page and the workload bar: they say what the library says, and bear a bad address."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import hardware_profiles
+from dashboard import rooflines
+from roofline import presets
+from roofline.strategies import STRATEGIES, data_parallel
+from roofline.units import show
+
+APP = str(Path(__file__).parent.parent / "app.py")
+
+
+def opened(**address: str) -> AppTest:
+    """The app at an address, run once."""
+    app = AppTest.from_file(APP, default_timeout=60)
+    for key, value in address.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def figures(app: AppTest) -> list[dict[str, Any]]:
+    """The figures that the page's charts were given."""
+    return [json.loads(chart.proto.json)["figure"] for chart in app.get("bidi_component")]
+
+
+def texts(app: AppTest) -> str:
+    """Everything that the page says in words."""
+    groups = (
+        app.markdown,
+        app.caption,
+        app.success,
+        app.warning,
+        app.error,
+        app.info,
+        app.subheader,
+    )
+    return "\n".join(element.value for group in groups for element in group)
+
+
+def test_first_paint_shows_four_curves_with_their_crossovers() -> None:
+    app = opened()
+    assert not app.exception
+    assert [e.value for e in app.subheader] == [
+        STRATEGIES[n].title
+        for n in ("data_parallel", "tensor_parallel", "expert_parallel", "pipeline_parallel")
+    ]
+    drawn = figures(app)
+    assert len(drawn) == 4
+    assert "crossover" in [trace["name"] for trace in drawn[0]["data"]]
+    cluster = hardware_profiles.cluster("dgx-h100-superpod")
+    sweep = rooflines.sweep("data_parallel", presets.workload("llama-3-70b", 2.0**20), cluster, {})
+    assert rooflines.headline(sweep) in texts(app)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_says_what_the_library_says(name: str) -> None:
+    app = opened(strategy=rooflines.short_title(name), model="mixtral-8x7b")
+    assert not app.exception
+    assert not app.error
+    verdicts = [*app.success, *app.warning]
+    assert len(verdicts) == 1
+    assert "compute-bound" in verdicts[0].value or "communication-bound" in verdicts[0].value
+    assert [m.label for m in app.metric][:2] == ["T_math", "T_comms"]
+
+
+def test_a_degree_gives_the_numbers_of_the_formula() -> None:
+    app = opened(
+        strategy="Data parallel",
+        data_parallel_degree="256",
+        data_parallel_form="rough",
+        tokens="4Mi",
+    )
+    cluster = hardware_profiles.cluster("dgx-h100-superpod")
+    bound = data_parallel.bound(
+        presets.workload("llama-3-70b", 4 * 2.0**20), cluster, 256, form="rough"
+    )
+    assert bound.sentence() in app.success[0].value
+    assert [m.value for m in app.metric] == [
+        show(bound.t_math, "s"),
+        show(bound.t_comms, "s"),
+        show(bound.threshold.actual, digits=4),
+        show(bound.threshold.needed, digits=4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cluster", "dgx-h1000"),
+        ("gpus", "1e9; <script>"),
+        ("gpus", "-8"),
+        ("model", "nope"),
+        ("tokens", "nan"),
+        ("tokens", "-1"),
+        ("sequence", "evil"),
+        ("dtype", "fp99"),
+        ("rates", "<b>"),
+        ("strategy", "Magic"),
+    ],
+)
+def test_a_bad_address_is_told_and_the_default_shown(key: str, value: str) -> None:
+    app = opened(**{key: value})
+    assert not app.exception
+    assert any(f"{key}={value}" in warning.value for warning in app.warning)
+
+
+def test_a_batch_of_any_size_can_be_asked_for() -> None:
+    app = opened(tokens="62914560")
+    assert not app.warning
+    assert "62.9 M tokens" in texts(app)
+
+
+def test_gpus_that_fill_no_whole_nodes_are_refused_with_the_nearest_as_buttons() -> None:
+    app = opened(gpus="100")
+    assert not app.exception
+    assert "the nearest numbers are 96 and 104" in app.error[0].value
+    app.button[1].click().run()
+    assert not app.error
+    assert app.number_input(key="gpus").value == 104
+
+
+@pytest.mark.parametrize("gpus", ["1", "8", "16384"])
+def test_any_size_of_cluster_draws(gpus: str) -> None:
+    for strategy in ("Overview", "Tensor parallel", "FSDP + TP", "Pipeline parallel"):
+        app = opened(gpus=gpus, strategy=strategy)
+        assert not app.exception
+        assert not app.error
+
+
+@pytest.mark.parametrize("cluster", hardware_profiles.clusters())
+def test_every_cluster_draws_at_peak_and_achievable(cluster: str) -> None:
+    for rates in ("peak", "achievable"):
+        app = opened(cluster=cluster, rates=rates)
+        assert not app.exception
+        assert not app.error
+
+
+def test_a_model_of_ones_own() -> None:
+    app = opened(
+        model="custom",
+        experts="8",
+        top_k="2",
+        d_model="1024",
+        d_ff="4096",
+        strategy="Expert parallel",
+    )
+    assert not app.exception
+    assert not app.error
+    app.number_input(key="top_k").set_value(9).run()
+    assert "at most 8" in app.error[0].value
+
+
+def test_achievable_rates_are_slower_and_named() -> None:
+    assert "achievable by h100" in texts(opened(rates="achievable"))
