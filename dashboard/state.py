@@ -131,7 +131,14 @@ def _bar() -> Scenario:
     help = "The outermost tier of the profile grows or shrinks to this number."
     most, step = max(profile.gpus, MOST_GPUS), profile.tiers[0].degree
     gpus = st.number_input(
-        "GPUs", 1, most, min(profile.gpus, 1024), step, key="gpus", help=help, **BIND
+        "GPUs",
+        1,
+        most,
+        _whole(profile, min(profile.gpus, 1024)),
+        step,
+        key="gpus",
+        help=help,
+        **BIND,
     )
     st.caption(f"{profile.title}: {' → '.join(tier.name for tier in profile.tiers)}")
     model, work = _model()

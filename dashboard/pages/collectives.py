@@ -67,41 +67,53 @@ def sweep(scenario: state.Scenario) -> None:
     state.warn_refused("coll_ops")
     group = group_controls(scenario)
     options = run_options()
-    size = message_size()
     ops = [COLLECTIVES[name] for name in COLLECTIVES if name in names]
     if not ops:
         st.info("Choose a collective to see its curve.", icon=":material/touch_app:")
         return
-    setting = figures.Setting(scenario.cluster.tiers, group, options)
     if not fits(group, scenario):
         return
-    verdict(setting, ops, size)
-    measured = measurements(setting)
-    if group.size == 1:
+    setting = figures.Setting(scenario.cluster.tiers, group, options)
+    in_words(setting)
+    answer, below = st.container(), st.container()
+    with below:
+        measured = measurements(setting)
+        sources(collectives, groups)
+    with answer:
+        at_size(setting, ops, measured)
+
+
+def in_words(setting: figures.Setting) -> None:
+    """Where the group lies, and what to know before one trusts its numbers."""
+    ranks, stride = f"{setting.group.size:,.0f}", f"{setting.group.stride:,.0f}"
+    head = f"**{ranks} ranks**" + ("" if stride == "1" else f", **{stride} apart**")
+    st.markdown(f"{head} — " + "; ".join(figures.words(setting)) + ".")
+    if warning := figures.straddles(setting):
+        st.warning(warning, icon=":material/warning:")
+    if setting.group.size == 1:
         st.info("A group of one rank moves nothing: every collective is done at once.")
+
+
+@st.fragment
+def at_size(
+    setting: figures.Setting, ops: list[Collective], measured: list[figures.Measured]
+) -> None:
+    """The slider and what follows from it, apart from the other controls so that it moves fast."""
+    size = message_size()
+    with st.container(horizontal=True, gap="small"):
+        for op in ops:
+            card(setting, op, size)
     for column, name, draw in zip(
         st.columns(2, gap="medium"), ("Time", "Bus bandwidth"),
         (figures.time_figure, figures.bus_figure), strict=True,
     ):  # fmt: skip
         with column:
             st.subheader(name, anchor=False)
-            alt = f"{name} of {', '.join(names)} against message size, {group.size:,.0f} ranks"
+            names = ", ".join(op.name for op in ops)
+            alt = f"{name} of {names} against message size, {setting.group.size:,.0f} ranks"
             live_chart.draw(draw(setting, ops, size, measured), f"coll-{name}", alt)
     parts.downloads("collectives", lambda: figures.table(setting, ops), "coll-sweep")
     by_level(setting, ops, size)
-    sources(collectives, groups)
-
-
-def verdict(setting: figures.Setting, ops: list[Collective], size: float) -> None:
-    """The group in words, then each collective's numbers and what its tiers are busy with."""
-    ranks, stride = f"{setting.group.size:,.0f}", f"{setting.group.stride:,.0f}"
-    head = f"**{ranks} ranks**" + ("" if stride == "1" else f", **{stride} apart**")
-    st.markdown(f"{head} — " + "; ".join(figures.words(setting)) + ".")
-    if warning := figures.straddles(setting):
-        st.warning(warning, icon=":material/warning:")
-    with st.container(horizontal=True, gap="small"):
-        for op in ops:
-            card(setting, op, size)
 
 
 def card(setting: figures.Setting, op: Collective, size: float) -> None:
