@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from roofline.collectives import (
 )
 from roofline.groups import Group
 from roofline.machine import TierLike
-from roofline.routing import ragged_all_to_all, reached
+from roofline.routing import Form, ragged_all_to_all, reached
 from roofline.units import parse, show
 
 DOTTED = "lines+markers"
@@ -150,7 +150,7 @@ class Routed:
     k: int
     experts: int
 
-    def time(self, form: Literal["bound", "draws", "distinct"], size: Any) -> Any:
+    def time(self, form: Form, size: Any) -> Any:
         """Time of the ragged all-to-all on padded messages of ``size``. [s]"""
         return ragged_all_to_all(
             self.setting.whole(ALL_TO_ALL, size),
@@ -166,13 +166,13 @@ class Routed:
         """The same with every destination filled. [s]"""
         return self.setting.at(ALL_TO_ALL, size).seconds
 
-    def share(self, form: Literal["bound", "draws", "distinct"]) -> float:
+    def share(self, form: Form) -> float:
         """Share of the ranks that a token reaches."""
         n = self.setting.group.size
         return float(reached(self.k, n, form=form, experts=self.experts))
 
 
-FORMS: dict[str, theme.Look] = {
+FORMS: dict[Form, theme.Look] = {
     "bound": theme.look(1, "bound min(k/N, 1)"),
     "draws": theme.look(2, "draws with repeats"),
     "distinct": theme.look(0, "exact, k distinct"),
@@ -187,7 +187,7 @@ def divisors(count: int, most: int) -> list[int]:
 
 def routed_figure(routed: Routed, size: float) -> Figure:
     """Ragged against dense all-to-all over message size."""
-    times = {name: np.asarray(routed.time(name, SIZES)) for name in FORMS}  # type: ignore[arg-type]
+    times = {name: np.asarray(routed.time(name, SIZES)) for name in FORMS}
     dense = np.asarray(routed.dense(SIZES))
     looks = [(DENSE, dense), *((FORMS[name], seconds) for name, seconds in times.items())]
     shown = [(look, np.where(seconds > 0, seconds, np.nan)) for look, seconds in looks]

@@ -23,7 +23,7 @@ def choice(label: str, values: tuple[str, ...], default: str, key: str, help: st
 def number(label: str, most: int, default: int, key: str, help: str = "") -> int:
     """A whole number from 1 to ``most``."""
     value = st.number_input(
-        label, 1, most, min(default, most), key=key, help=help or None, width=160, **state.BIND
+        label, 1, most, min(default, most), key=key, help=help or None, width=130, **state.BIND
     )
     state.warn_refused(key)
     return int(value)

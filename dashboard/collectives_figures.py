@@ -145,10 +145,12 @@ BADGE = (
 def bars(time: CollectiveTime) -> str:
     """How long each tier's links are busy, as bars that need no script; the binding one named."""
     longest = max(map(float, time.by_tier), default=0.0)
-    lines = []
+    lines = [] if longest else ["nothing moves"]
     for tier, seconds in zip(time.tiers, map(float, time.by_tier), strict=True):
+        if seconds == 0:
+            continue
         binds = tier == str(time.binding)
-        width = 100 * seconds / longest if longest else 0
+        width = 100 * seconds / longest
         paint = theme.CROSSOVER if binds else "rgba(128,140,155,0.55)"
         name = f"<b>{escape(tier)}</b> {BADGE}" if binds else escape(tier)
         lines.append(
@@ -203,7 +205,7 @@ def curve(y: Any, look: theme.Look, unit: str, **more: Any) -> Figure:
 
 def points(x: Any, y: Any, run: Run, unit: str) -> Figure:
     """Measured values as crosses of their own colour."""
-    label = f"{theme.MEASURED.label}: {run.operation}, {run.ranks or '?'} ranks"
+    label = f"{theme.MEASURED.label} {run.operation}"
     return {
         "type": "scatter",
         "mode": "markers",
@@ -287,6 +289,26 @@ def level_rows(setting: Setting, ops: Sequence[Collective], size: float) -> list
             )
         rows.append(row)
     return rows
+
+
+def table_html(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows as a plain table: a data grid takes longer to draw than a slider may take."""
+    edge = "border-bottom:1px solid rgba(128,140,155,.3);padding:5px 14px 5px 0;text-align:left"
+    head = "".join(f'<th style="{edge};font-weight:600">{escape(name)}</th>' for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{edge};{_wrap(cell)}">{escape(cell)}</td>' for cell in cells)
+        for cells in (row.values() for row in rows)
+    )
+    return (
+        '<div style="overflow-x:auto;font-size:.86rem"><table style="border-collapse:collapse;'
+        f'min-width:60%"><thead><tr style="white-space:nowrap">{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _wrap(cell: str) -> str:
+    """A long text may break into lines, a number may not."""
+    return "min-width:16em" if len(cell) > 48 else "white-space:nowrap"
 
 
 def compare(run: Run, setting: Setting) -> Measured:

@@ -19,7 +19,7 @@ from dashboard.collectives_controls import (
     sources,
 )
 from roofline import algorithms, collectives, routing, semantics
-from roofline.collectives import COLLECTIVES
+from roofline.collectives import COLLECTIVES, Collective
 from roofline.groups import Group
 from roofline.units import show
 
@@ -32,22 +32,31 @@ def side_by_side(scenario: state.Scenario) -> None:
     group = group_controls(scenario)
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         options = {"form": form(), "latency": latency()}
-    size = message_size()
     if not fits(group, scenario):
         return
     setting = figures.Setting(scenario.cluster.tiers, group, options)
-    st.subheader(f"On this cluster: {group.size:,.0f} ranks", anchor=False)
+    answer, below = st.container(), st.container()
+    with below:
+        sources(collectives, algorithms)
+    with answer:
+        ways_at_size(setting, op, scenario)
+
+
+@st.fragment
+def ways_at_size(setting: figures.Setting, op: Collective, scenario: state.Scenario) -> None:
+    """The slider and every algorithm at its size."""
+    size = message_size()
+    st.subheader(f"On this cluster: {setting.group.size:,.0f} ranks", anchor=False)
     ways = compare.variants(setting, op)
-    times = {name: float(there.at(op, size).seconds) for name, there in ways.items()}
     with st.container(horizontal=True, gap="small"):
-        for name, seconds in times.items():
+        for name, there in ways.items():
+            seconds = float(there.at(op, size).seconds)
             st.metric(name, show(seconds, "s"), border=True, width=151)
     alt = f"time of an {op.name} by algorithm against message size"
     live_chart.draw(compare.variants_figure(setting, op, size), "coll-ways", alt)
     if op.name == "all-reduce" and len(ways) == 3:
         st.caption("No tier of this cluster has switches that add.")
-    flat(scenario, op.name, size, options["latency"] is True)
-    sources(collectives, algorithms)
+    flat(scenario, op.name, size, setting.options["latency"] is True)
 
 
 def flat(scenario: state.Scenario, operation: str, size: float, latency_on: bool) -> None:
@@ -60,20 +69,18 @@ def flat(scenario: state.Scenario, operation: str, size: float, latency_on: bool
         link = choice("Links of the tier", names, names[0], "coll_flat_tier")
         against = choice("Against", ("message size", "ranks"), "message size", "coll_flat_x")
     tier = tiers[names.index(link)]
-    alpha = tier.latency if latency_on else 0.0
-    domain = compare.Domain(ranks, tier.effective_bandwidth, alpha)
+    domain = compare.Domain(ranks, tier.effective_bandwidth, tier.latency if latency_on else 0.0)
     st.caption(
         f"{ranks:,} ranks, each behind a link of {show(domain.link, 'B/s')} one way, "
-        f"α {show(alpha, 's')} a message; {figures.size_label(size)}."
+        f"α {show(domain.latency, 's')} a message; {figures.size_label(size)}."
     )
     if refused := domain.refused(operation):
-        names_ = ", ".join(refused)
         below = 1 << (ranks.bit_length() - 1)
-        st.info(f"{names_}: need a power of two; next to {ranks} are {below} and {2 * below}.")
+        needs = f"need a power of two; next to {ranks} are {below} and {2 * below}."
+        st.info(f"{', '.join(refused)}: {needs}", icon=":material/info:")
     alt = f"time of {operation} algorithms against {against}"
     live_chart.draw(compare.flat_figure(domain, operation, size, against), "coll-flat", alt)
-    rows = compare.flat_table(domain, operation, size)
-    st.dataframe(rows, hide_index=True, width="stretch")
+    st.html(figures.table_html(compare.flat_table(domain, operation, size)))
     parts.downloads(
         "algorithms",
         lambda: (
@@ -100,9 +107,19 @@ def routed(scenario: state.Scenario) -> None:
         ) if len(possible) > 1 else 1  # fmt: skip
         state.warn_refused("coll_ep")
         on = latency()
-    size = message_size()
     setting = figures.Setting(scenario.cluster.tiers, Group(ranks), {"latency": on})
-    found = compare.Routed(setting, k, experts)
+    answer, below = st.container(), st.container()
+    with below:
+        sources(routing)
+    with answer:
+        routed_at_size(compare.Routed(setting, k, experts))
+
+
+@st.fragment
+def routed_at_size(found: compare.Routed) -> None:
+    """The slider and dense against ragged at its size."""
+    size = message_size()
+    k, experts, ranks = found.k, found.experts, int(found.setting.group.size)
     bound, exact = found.share("bound"), found.share("distinct")
     st.markdown(
         f"A token's **{k} of {experts:,} experts** lie on **{exact:.1%}** of {ranks} ranks: "
@@ -112,8 +129,7 @@ def routed(scenario: state.Scenario) -> None:
     with st.container(horizontal=True, gap="small"):
         st.metric(compare.DENSE.label, show(float(found.dense(size)), "s"), border=True, width=192)
         for name, look in compare.FORMS.items():
-            seconds = float(found.time(name, size))  # type: ignore[arg-type]
-            st.metric(look.label, show(seconds, "s"), border=True, width=192)
+            st.metric(look.label, show(float(found.time(name, size)), "s"), border=True, width=192)
     left, right = st.columns(2, gap="medium")
     with left:
         alt = "share of the ranks that a token reaches against ranks, bound and exact"
@@ -126,10 +142,9 @@ def routed(scenario: state.Scenario) -> None:
         lambda: (
             {"message size [B]": figures.SIZES, "dense [s]": found.dense(figures.SIZES)}
             | {f"{name} [s]": found.time(name, figures.SIZES) for name in compare.FORMS}
-        ),  # type: ignore[arg-type]
+        ),
         "coll-routed",
     )
-    sources(routing)
 
 
 def sharded(scenario: state.Scenario) -> None:

@@ -140,7 +140,7 @@ def _count(number: int, noun: str) -> str:
 
 def _exact(value: float, unit: str = "B/s") -> str:
     """Three figures to read, the whole number on hover."""
-    return f'<b title="{value:,.12g} {unit}">{show(value, unit)}</b>'
+    return f'<b title="{value:,.15g} {unit}">{show(value, unit)}</b>'
 
 
 def _switches(tier: NetworkTier) -> str:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
 
 import hardware_profiles as hw
+from dashboard.hardware_tables import name
 from hardware_profiles import Accelerator, Cluster, NetworkTier, ProfileError, reading
-from hardware_profiles.derived import cable_bandwidth
+from hardware_profiles.derived import bisection
 from hardware_profiles.errors import nearest
 from hardware_profiles.writing import unit_of, written
 
 MOST_GPUS = 10_000_000  # more than there are; the sidebar counts them exactly
+DTYPES = ("bf16", "fp16", "fp8", "fp4")  # that the sidebar offers to train in
 LONGEST = {"name": 60, "title": 120}
 BY_HAND = "set by hand on the hardware page"
 _WHERE = "profile"
@@ -72,7 +75,8 @@ def check(text: str, shipped: Iterable[str]) -> Checked:
     try:
         cluster = cluster_of(text)
     except ProfileError as error:
-        found = tuple(map(_problem, str(error).split(f"\n{_WHERE}: ")))
+        lines = str(error).split(f"\n{_WHERE}: ")
+        found = tuple(_problem(line.removeprefix(f"{_WHERE}: "), text) for line in lines)
         # Where every tier is wrong, pydantic adds that no tier is left; the tiers say it better.
         return Checked(
             None, tuple(p for p in found if "after validation" not in p.message) or found
@@ -125,20 +129,22 @@ def upload(data: bytes, base: Cluster) -> str:
     return text if "tiers" in reading.mapping(text, _WHERE) else hw.to_yaml(cluster_of(text, base))
 
 
-def _problem(line: str) -> Problem:
-    line = line.removeprefix(f"{_WHERE}: ")
+def _problem(line: str, text: str) -> Problem:
     found = _FIELD.fullmatch(line)
     field, message = (found[1], found[2]) if found else ("", line)
     meant = _MEANT.search(message)
-    return Problem(field, message, tuple(meant[1].split(" or ")) if meant else ())
+    choices = tuple(meant[1].split(" or ")) if meant else ()
+    if field.endswith(".bandwidth") and "of the tier inside it" in message:
+        inner = NetworkTier.model_validate(get(text, f"tiers.{int(field.split('.')[1]) - 1}"))
+        choices = (written(bisection(inner, directions=2), "B/s"),)  # what all its children send
+    return Problem(field, message, choices)
 
 
 def _unusable(cluster: Cluster, shipped: Iterable[str]) -> Iterator[Problem]:
     """What a profile may say in a file, but not as a choice of the sidebar."""
-    name = cluster.name
-    if name in shipped:
-        free = f"my-{name}"
-        yield Problem("name", f"{name!r} is the catalogue's; call a copy otherwise", (free,))
+    if cluster.name in shipped:
+        taken = f"{cluster.name!r} is the catalogue's; call a copy otherwise"
+        yield Problem("name", taken, (f"my-{cluster.name}",))
     for field, longest in LONGEST.items():
         value = getattr(cluster, field)
         if len(value) > longest or not value.isprintable():
@@ -148,21 +154,26 @@ def _unusable(cluster: Cluster, shipped: Iterable[str]) -> Iterator[Problem]:
     if cluster.gpus > MOST_GPUS:
         product = f"{cluster.gpus:.3g} GPUs by the product of all degrees"
         yield Problem("tiers", f"{product}; allowed: up to {MOST_GPUS:,}")
-    if not {"bf16", "fp16", "fp8", "fp4", "tf32", "int8"} & set(cluster.accelerator.peak_flops):
-        yield Problem(
-            "accelerator.peak_flops", "allowed: at least one of bf16, fp16, fp8, fp4, tf32"
-        )
+    if not {*DTYPES} & {*cluster.accelerator.peak_flops}:
+        allowed = f"allowed: a rate for at least one of {', '.join(DTYPES)}"
+        yield Problem("accelerator.peak_flops", allowed)
 
 
 def get(text: str, field: str) -> Any:
     """The value at a dotted path of a draft, None where it is not given."""
-    value: Any = reading.mapping(text, _WHERE)
+    value: Any = _read(text)
     for key in field.split("."):
         if isinstance(value, list):
             value = value[int(key)] if key.isdigit() and int(key) < len(value) else None
         else:
             value = value.get(key) if isinstance(value, dict) else None
     return value
+
+
+@lru_cache(maxsize=8)
+def _read(text: str) -> dict[str, Any]:
+    """A draft's mapping for looking things up, which a form does for every field of it."""
+    return reading.mapping(text, _WHERE)
 
 
 def put(text: str, field: str, value: Any) -> str:
@@ -208,7 +219,7 @@ def grown(text: str, cluster: Cluster) -> str:
     data["tiers"].append({
         "name": next(name for name in free if name not in names),
         "degree": 2,
-        "bandwidth": written(cable_bandwidth(outer), "B/s"),
+        "bandwidth": written(bisection(outer, directions=2), "B/s"),
         "latency": written(outer.latency, "s"),
         "technology": outer.technology,
         "source": BY_HAND,
@@ -256,9 +267,18 @@ def _differ(path: str, model: Any, was: Mapping[str, Any], now: Mapping[str, Any
 
 def _said(model: Any, field: str, value: Any) -> str:
     unit = unit_of(model, field.split(".")[0])
-    return (
-        written(value, unit) if unit and value is not None else "–" if value is None else str(value)
-    )
+    if value is None:
+        return "–"
+    return written(value, unit) if unit else f"{value:g}" if type(value) is float else str(value)
+
+
+def said(cluster: Cluster, field: str) -> str:
+    """A dotted path as a person says it: the tier by its name, the field in words."""
+    part, _, rest = field.partition(".")
+    if part != "tiers" or not rest:
+        return name(rest.rsplit(".", 1)[-1]) if rest else part
+    index, _, what = rest.partition(".")
+    return f"{cluster.tiers[int(index)].name} {name(what)}".strip()
 
 
 def signed(base: Cluster, copy: Cluster) -> Cluster:

@@ -19,6 +19,8 @@ FIELDS, TEXT = "fields", "YAML"
 # The verdict stays in view while one scrolls through the fields; on a phone it stands above them.
 PLACES = """<style>
 .st-key-hw_verdict { position: sticky; top: 4rem }
+.st-key-hw_yaml textarea { font-family: var(--st-code-font, monospace); font-size: .84rem;
+  white-space: pre; overflow-x: auto }
 @media (max-width: 640px) {
   .st-key-hw_verdict { position: static }
   .st-key-hw_editor > div > [data-testid="stHorizontalBlock"],
@@ -52,7 +54,7 @@ def editor(scenario: state.Scenario) -> None:
     _bring(base)
     with st.container(key="hw_editor"):
         st.html(PLACES)
-        left, right = st.columns([3, 2], gap="large")
+        left, right = st.columns([5, 4], gap="large")
     with left:
         chosen = st.segmented_control(
             "Edit as", [FIELDS, TEXT], default=FIELDS, key="hw_edit_as", required=True, **state.BIND
@@ -83,7 +85,7 @@ def _begin(scenario: state.Scenario) -> None:
 def restart(base: hw.Cluster) -> None:
     """Throw the draft away and copy ``base``."""
     taken = {*state.cluster_names()}
-    st.session_state["hw_base"] = base
+    st.session_state["hw_base"], st.session_state["hw_refused"] = base, None
     st.session_state["hw_start"] = st.session_state["hw_draft"] = edit.start(base, taken)
 
 
@@ -107,8 +109,8 @@ def _bring(base: hw.Cluster) -> None:
             "1 MB)",
             type=["yaml", "yml", "json"], key="hw_upload", max_upload_size=2, on_change=_uploaded,
         )  # fmt: skip
-        if refused := st.session_state.get("hw_refused"):
-            parts.problems([f"{refused[0]}: {line}" for line in refused[1].split("\n")])
+    if refused := st.session_state.get("hw_refused"):
+        parts.problems([f"{refused[0]}: {line}" for line in refused[1].split("\n")])
 
 
 def _uploaded() -> None:
@@ -143,10 +145,7 @@ def _fields(checked: edit.Checked) -> None:
     except hw.ProfileError:
         st.info(f"The text cannot be read, so there are no fields to show; mend it as {TEXT}.")
         return
-    columns = st.columns(2)
-    for column, field in zip(columns, ("name", "title"), strict=True):
-        with column:
-            _field(checked, field, field.capitalize())
+    _grid(checked, {"name": "Name", "title": "Title"}, 2)
     for i in reversed(range(len(tiers) if isinstance(tiers, list) else 0)):
         if isinstance(tiers[i], Mapping):
             _tier(checked, i, str(tiers[i].get("name", i)))
@@ -165,15 +164,11 @@ def _fields(checked: edit.Checked) -> None:
 def _tier(checked: edit.Checked, index: int, name: str) -> None:
     with st.container(border=True):
         st.markdown(f"**{tables.plain(name)}**")
-        with st.grid(3, min_column_width=130):
-            for field, label in OF_TIER.items():
-                with st.container():
-                    _field(checked, f"tiers.{index}.{field}", label, HELP.get(field))
+        fields = {f"tiers.{index}.{field}": label for field, label in OF_TIER.items()}
         reason = f"tiers.{index}.reason"
-        if checked.about(f"tiers.{index}.bandwidth") or edit.get(
-            st.session_state["hw_draft"], reason
-        ):
-            _field(checked, reason, "Why a GPU has more bandwidth here than further in")
+        if edit.get(st.session_state["hw_draft"], reason) or checked.about(list(fields)[2]):
+            fields[reason] = "Why faster than inside"
+        _grid(checked, fields, 3)
         _flag(f"tiers.{index}.in_network_reduction", "Switches add (SHARP)", False)
 
 
@@ -183,27 +178,33 @@ def _chip(checked: edit.Checked, chip: Mapping[str, Any]) -> None:
         st.session_state["hw_chip"] = own if own in names else None
         st.selectbox("Accelerator", names, key="hw_chip", on_change=_swap, placeholder=str(own))
         rates = chip.get("peak_flops")
-        peaks = (
-            {f"peak_flops.{d}": f"{d} peak" for d in rates} if isinstance(rates, Mapping) else {}
-        )
-        with st.grid(3, min_column_width=130):
-            for field, label in (peaks | OF_CHIP).items():
-                with st.container():
-                    _field(checked, f"accelerator.{field}", label)
+        rates = rates if isinstance(rates, Mapping) else {}
+        peaks = {f"peak_flops.{dtype}": f"{dtype} peak" for dtype in rates}
+        fields = {f"accelerator.{field}": label for field, label in (peaks | OF_CHIP).items()}
+        _grid(checked, fields, 3)
 
 
-def _field(checked: edit.Checked, field: str, label: str, help: str | None = None) -> None:
-    """One value of the draft as text; under it what is wrong with it, and what would be right."""
-    value = edit.get(st.session_state["hw_draft"], field)
+def _grid(checked: edit.Checked, fields: Mapping[str, str], columns: int) -> None:
+    """Values of the draft as texts, then what is wrong with any of them and what would be right."""
+    with st.grid(columns, min_column_width=130):
+        for field, label in fields.items():
+            _field(field, f":red[:material/error: {label}]" if checked.about(field) else label)
+    for field, label in fields.items():
+        for problem in checked.about(field):
+            st.markdown(f":red[:material/error: **{label}**: {tables.plain(problem.message)}]")
+            with st.container(horizontal=True):
+                for choice in problem.choices:
+                    key = f"hw_field_{field}_{choice}"
+                    st.button(choice, key=key, on_click=_put, args=(field, choice))
+
+
+def _field(field: str, label: str) -> None:
+    value, last = edit.get(st.session_state["hw_draft"], field), field.rsplit(".", 1)[-1]
     key = f"hw_field_{field}"
     st.session_state[key] = "" if value is None else str(value)
-    unsaid = UNSAID.get(field.rsplit(".", 1)[-1], "not said")
+    unsaid = UNSAID.get(last, "not said")
+    help = HELP.get(last)
     st.text_input(label, key=key, on_change=_set, args=(field,), help=help, placeholder=unsaid)
-    for problem in checked.about(field):
-        st.markdown(f":red[:material/error: {tables.plain(problem.message)}]")
-        with st.container(horizontal=True):
-            for choice in problem.choices:
-                st.button(choice, key=f"{key}_{choice}", on_click=_put, args=(field, choice))
 
 
 def _flag(field: str, label: str, default: bool) -> None:
@@ -224,7 +225,12 @@ def _put(field: str, value: Any) -> None:
 
 def _swap() -> None:
     if name := st.session_state["hw_chip"]:
-        st.session_state["hw_draft"] = edit.with_accelerator(st.session_state["hw_draft"], name)
+        try:
+            draft = edit.with_accelerator(st.session_state["hw_draft"], name)
+        except hw.ProfileError as error:  # a user's own file may be broken
+            st.session_state["hw_refused"] = (name, str(error))
+        else:
+            st.session_state["hw_draft"] = draft
 
 
 def _grow() -> None:
@@ -249,13 +255,13 @@ def _verdict(scenario: state.Scenario, base: hw.Cluster, checked: edit.Checked) 
         st.info("Nothing is changed yet. Change a number on the left and see here what it does.")
         return
     st.markdown("**Changed**, and marked so in the sources")
-    st.dataframe(
+    st.table(
         {
-            "field": [change.field for change in changes],
-            "from": [change.before for change in changes],
-            "to": [change.after for change in changes],
+            "": [tables.plain(edit.said(copy, change.field)) for change in changes],
+            "from": [_cell(change.before) for change in changes],
+            "to": [_cell(change.after) for change in changes],
         },
-        hide_index=True,
+        border="horizontal",
         alt="Changed numbers",
     )
     _effect(base, copy, scenario.work.dtype)
@@ -280,15 +286,20 @@ def _effect(base: hw.Cluster, copy: hw.Cluster, dtype: str) -> None:
     if not differing:
         st.caption("No number that the pages compare by changes.")
         return
-    st.dataframe(
+    st.table(
         {
             "": differing,
-            "before": [str(before[m]) for m in differing],
-            "after": [str(after[m]) for m in differing],
+            "before": [_cell(str(before[m])) for m in differing],
+            "after": [_cell(str(after[m])) for m in differing],
         },
-        hide_index=True,
+        border="horizontal",
         alt="Before and after",
     )
+
+
+def _cell(text: str) -> str:
+    """A value of a table, its unit kept on its line."""
+    return tables.plain(text) if len(text) > 16 else tables.plain(text).replace(" ", "\u00a0")
 
 
 def _keep(copy: hw.Cluster) -> None:

@@ -117,12 +117,12 @@ def measures(profile: Cluster | Accelerator, dtype: str) -> dict[str, Measure]:
     return found | {
         "HBM": Measure(chip.hbm_bytes, "B"),
         "HBM bandwidth": Measure(chip.hbm_bandwidth, "B/s"),
-        f"ridge of HBM, {dtype}": Measure(hbm[0].ridge if hbm else None, "FLOP/B"),
+        f"HBM ridge, {dtype}": Measure(hbm[0].ridge if hbm else None, "FLOP/B"),
         "power": Measure(chip.power, "W"),
-        "GPUs in an innermost unit": Measure(machine.tiers[0].degree if machine else None, ""),
-        "bandwidth a GPU, innermost tier": Measure(per_gpu(machine, 0) if machine else None, "B/s"),
-        "bandwidth a GPU, next tier out": Measure(per_gpu(outer, 1) if outer else None, "B/s"),
-        "out of an innermost unit": Measure(egress(outer, 0) if outer else None, "B/s"),
+        "GPUs in a unit": Measure(machine.tiers[0].degree if machine else None, ""),
+        "to a GPU inside a unit": Measure(per_gpu(machine, 0) if machine else None, "B/s"),
+        "to a GPU outside it": Measure(per_gpu(outer, 1) if outer else None, "B/s"),
+        "out of a unit": Measure(egress(outer, 0) if outer else None, "B/s"),
         "collective over all": Measure(
             slowest_collective(whole).bandwidth if whole else None, "B/s"
         ),
@@ -198,7 +198,7 @@ def _ratio_axis(low: float, high: float, first: str) -> Figure:
     return {
         "type": "log",
         "title": {"text": f"× {first}", "standoff": 8},
-        "range": [math.log10(low / 1.6), math.log10(high * 1.6)],
+        "range": [math.log10(low / 2.5), math.log10(high * 2)],  # room for the bars' numbers
         "tickvals": ticks,
         "ticktext": [f"{tick:g}" if tick >= 1 else f"1/{1 / tick:g}" for tick in ticks],
         "gridcolor": charts.GRID,

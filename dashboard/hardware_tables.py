@@ -114,7 +114,7 @@ def tiles(cluster: Cluster, dtype: str) -> list[Tile]:
 def _counted(label: str, counts: list[int | None]) -> Tile:
     known = [count for count in counts if count is not None]
     parts = " + ".join("?" if count is None else f"{count:,}" for count in counts)
-    value = f"{sum(known):,}" if len(known) == len(counts) else "–"
+    value = f"{sum(known):,}{'' if len(known) == len(counts) else ' + ?'}" if known else "–"
     note = parts if known and len(counts) > 1 else "not in the profile" if not known else "in all"
     return Tile(label, value, note, "In the whole cluster, tier by tier from the inside out.")
 
@@ -185,7 +185,7 @@ def numbers(cluster: Cluster) -> list[Number]:
     """Every number that the profile of a cluster states, from the chip outwards."""
     chip = cluster.accelerator
     found = [
-        Number(chip.title, field, value, *_text(Accelerator, field, value), chip.source_of(field))
+        Number(chip.name, field, value, *_text(Accelerator, field, value), chip.source_of(field))
         for field, value in chip.numbers().items()
     ]
     for link in (*chip.links, *filter(None, (cluster.host_link,))):

@@ -7,20 +7,9 @@
 2475.0
 """
 
-from roofline import (
-    algorithms,
-    arithmetic,
-    bubbles,
-    chip,
-    counting,
-    guide,
-    memory,
-    placement,
-    presets,
-    routing,
-    strategies,
-    torus,
-)
+from importlib import import_module
+from types import ModuleType
+
 from roofline.bound import Bound, Term, Threshold, crossings
 from roofline.collectives import (
     ALL_GATHER,
@@ -42,7 +31,6 @@ from roofline.collectives import (
 )
 from roofline.groups import Group
 from roofline.machine import Ideal, Machine, Tier
-from roofline.placement import Mesh, mesh
 from roofline.strategies import STRATEGIES
 from roofline.units import parse, show
 from roofline.workload import Workload
@@ -65,7 +53,6 @@ __all__ = [
     "Group",
     "Ideal",
     "Machine",
-    "Mesh",
     "Term",
     "Threshold",
     "Tier",
@@ -81,7 +68,6 @@ __all__ = [
     "crossings",
     "guide",
     "memory",
-    "mesh",
     "parse",
     "placement",
     "presets",
@@ -91,3 +77,25 @@ __all__ = [
     "strategies",
     "torus",
 ]
+
+# Modules that are loaded when they are first asked for, so that ``import roofline`` stays light.
+MODULES = (
+    "algorithms",
+    "arithmetic",
+    "bubbles",
+    "chip",
+    "counting",
+    "guide",
+    "memory",
+    "placement",
+    "presets",
+    "routing",
+    "torus",
+)
+
+
+def __getattr__(name: str) -> ModuleType:
+    """``roofline.presets`` and its like without an import of their own."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'roofline' has no attribute {name!r}")
+    return import_module(f"roofline.{name}")

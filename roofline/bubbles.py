@@ -10,9 +10,11 @@ gradients and may wait. Work is m (F + B); a stage idles while the pipeline fill
     ZB-H2       (p-1) (F+B-3W)         and the fill, at twice the activations
     DualPipe    (p/2-1) (F&B+B-3W)     from both ends; F&B is an overlapped pair
 
-A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's zero
-is per stage: the stages are shifted against each other, and a barrier between steps (a norm of all
-gradients before the optimizer) brings the bubble back.
+A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's and
+ZB-V's idle time is what a stage waits between its own first and last pass: the stages are shifted
+against each other, and a barrier between steps (a norm of all gradients before the optimizer) adds
+up to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` plays all of them through pass by pass and
+says where these forms are exact.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Schedule:
     multiple: Callable[[Count], Count] = lambda p: 1  # of which m is a multiple
     even_stages: bool = False
     chunks: int | None = 1  # per stage; None: any number
+    at_least: tuple[Shares, ...] = ()  # idle per filling step, whatever W fills
+    pairs: Callable[[Count, Count], Count] = lambda p, m: 0.0  # overlapped, on a stage
     parameter_copies: int = 1
     equal_parts: bool = False  # the idle time is published for F = B - W = W only
     note: str = ""
@@ -64,6 +68,10 @@ def _fill(p: Count, m: Count, v: Count) -> Count:
 
 _FULL = Shares(forward=1, backward=1)
 _DUAL = Shares(backward=1, weight=-3, pair=1)
+# Before its first F, the last stage waits for those of the others; before its first B, the first
+# stage for theirs, and with ZB-H2 it has p - 1 more F of its own to do meanwhile.
+_H1_WAITS = Shares(forward=1), Shares(backward=1, weight=-1)
+_H2_WAITS = (Shares(forward=-1, backward=1, weight=-1),)
 
 SCHEDULES = {
     row.name: row
@@ -119,6 +127,7 @@ SCHEDULES = {
             lambda p, m, v: np.minimum(m, 1.0 * p),
             r"(p-1)(F+B-2W)",
             least=lambda p: p,
+            at_least=_H1_WAITS,
         ),
         Schedule(
             "zb-h2",
@@ -129,6 +138,7 @@ SCHEDULES = {
             lambda p, m, v: np.minimum(m, 2.0 * p - 1),
             r"(p-1)(F+B-3W)",
             least=lambda p: 2 * p - 1,
+            at_least=_H2_WAITS,
             note="needs an optimizer step checked afterwards; a barrier restores the bubble",
         ),
         Schedule(
@@ -139,7 +149,7 @@ SCHEDULES = {
             _fill,
             lambda p, m, v: np.minimum(m, 1.0 * p),
             "0",
-            least=lambda p: p,
+            least=lambda p: 2 * p - 1,
             chunks=2,
             equal_parts=True,
             note="two chunks per stage in a V; needs an even number of layers per stage",
@@ -180,6 +190,7 @@ SCHEDULES = {
             r"(\tfrac p2-1)(F\&B+B-3W)",
             least=lambda p: 2 * p,
             multiple=lambda p: 2,
+            pairs=lambda p, m: m - p - 1.0,
             even_stages=True,
             parameter_copies=2,
             note="micro-batches enter at both ends, so a stage holds the layers of its mirror too",
@@ -193,6 +204,7 @@ SCHEDULES = {
             lambda p, m, v: p + 0.5,
             r"\tfrac12(p-1)(F\&B+B-3W)",
             least=lambda p: 2 * p,
+            pairs=lambda p, m: m - p - 0.5,
             chunks=2,
             note="DualPipe of 2p stages cut in half: p GPUs hold two half-stages each, in a V",
         ),
@@ -206,7 +218,7 @@ class Bubble:
 
     schedule: Schedule
     idle: Seconds  # of each stage, per step
-    work: Seconds  # of each stage, per step: m (F + B)
+    work: Seconds  # of each stage, per step: m (F + B), less what overlapped pairs save
     in_flight: Count  # micro-batches whose activations the fullest stage holds at once
     traffic: Count  # bytes between stages over those of 1F1B
 
@@ -260,13 +272,15 @@ def bubble(
     full = 2.0 * forward if backward is None else backward
     part = full / 2 if weight is None else weight
     both = forward + full if pair is None else pair
-    shares = row.idle
-    step = shares.forward * forward + shares.backward * full
-    step = step + shares.weight * part + shares.pair * both
+    step: Seconds = 0.0
+    for shares in (row.idle, *row.at_least):
+        idle = shares.forward * forward + shares.backward * full
+        step = np.maximum(step, idle + shares.weight * part + shares.pair * both)
+    saved = row.pairs(stages, microbatches) * (forward + full - both)
     return Bubble(
         row,
-        np.maximum(0.0, row.filling(stages, microbatches, runs) * step),
-        1.0 * microbatches * (forward + full),
+        row.filling(stages, microbatches, runs) * step,
+        1.0 * microbatches * (forward + full) - saved,
         row.in_flight(stages, microbatches, runs),
         1.0 * runs,
     )

@@ -1,7 +1,8 @@
 """What people type: options shared by the commands, and the objects that they stand for.
 
 Every refusal is a ``ValueError`` of one line that names the option, the value, what is allowed and
-the nearest right choice; ``cli.Commands`` prints it.
+the nearest right choice; ``cli.Commands`` prints it. A command declares its options in its
+signature and hands all of them on as ``ctx.params``, by the names of its parameters.
 """
 
 from __future__ import annotations
@@ -23,47 +24,53 @@ from roofline.workload import Workload
 
 DEFAULT_CLUSTER = "dgx-h100-superpod"
 DEFAULT_MODEL = "llama-3-70b"
+DEFAULT_TOKENS = "4M"
 MOST_GPUS = 10_000_000
 MOST_DEGREES = 4096
 
-_MACHINE, _LAYER = "Machine", "Layer and batch"
+# Options of a layer, and the field of ``Workload`` that each sets.
+LAYER = {
+    "d_model": "d_model",
+    "d_ff": "d_ff",
+    "matrices": "matrices",
+    "experts": "experts",
+    "top_k": "experts_per_token",
+    "layers": "layers",
+    "weight_bytes": "weight_bytes",
+    "gradient_bytes": "gradient_bytes",
+    "activation_bytes": "activation_bytes",
+}
 
-ClusterOption = Annotated[
-    str, typer.Option(help="Name in the catalogue, or a YAML file.", rich_help_panel=_MACHINE)
-]
-GpusOption = Annotated[
-    int | None,
-    typer.Option(help="Grow or cut the outermost tier to N GPUs.", rich_help_panel=_MACHINE),
-]
+
+def _machine(**about: Any) -> Any:
+    return typer.Option(rich_help_panel="Machine", **about)
+
+
+def _layer(**about: Any) -> Any:
+    return typer.Option(rich_help_panel="Layer and batch", **about)
+
+
+ClusterOption = Annotated[str, _machine(help="A name (hardware list) or a YAML file.")]
+GpusOption = Annotated[int | None, _machine(help="Grow or cut the outermost tier to N GPUs.")]
 RatesOption = Annotated[
     str,
-    typer.Option(
+    _machine(
         metavar="peak|achievable|NAME",
-        help="Datasheet, or as calibrated: by the overlay for this GPU, or one by name or file.",
-        rich_help_panel=_MACHINE,
+        help="Datasheet; or calibrated, by the overlay for this GPU or one by name or file.",
     ),
 ]
-DtypeOption = Annotated[str, typer.Option(help="Of the matmuls.", rich_help_panel=_MACHINE)]
+DtypeOption = Annotated[str, _machine(help="Of the matmuls.")]
 ModelOption = Annotated[
-    str | None, typer.Option(help="A published model's sizes.", rich_help_panel=_LAYER)
+    str | None, _layer(help=f"A published model ({DEFAULT_MODEL}); the options below change it.")
 ]
-TokensOption = Annotated[
-    str,
-    typer.Option(help="Tokens in the whole batch: 4e6, 4M or 4Mi.", rich_help_panel=_LAYER),
-]
-
-
-def _layer(kind: Any, help: str) -> Any:
-    return Annotated[kind, typer.Option(help=help, rich_help_panel=_LAYER)]
-
-
-DModelOption = _layer(str | None, "D, width of the model.")
-DFfOption = _layer(str | None, "F, width of the feed-forward layer, of one expert.")
-MatricesOption = _layer(int | None, "2, or 3 for a gated layer.")
-ExpertsOption = _layer(int | None, "E; 1 is dense.")
-TopKOption = _layer(int | None, "k, experts per token.")
-LayersOption = _layer(int | None, "L.")
-BytesOption = _layer(float | None, "Per element; 2 for bf16.")
+TokensOption = Annotated[str, _layer(help="Tokens in the whole batch: 4e6, 4M, 4Mi.")]
+WidthOption = Annotated[str | None, _layer(help="D, width of the model.")]
+ColumnsOption = Annotated[str | None, _layer(help="F, feed-forward width of one expert.")]
+MatricesOption = Annotated[int | None, _layer(help="2, or 3 for a gated layer.")]
+ExpertsOption = Annotated[int | None, _layer(help="E; 1 is dense.")]
+TopKOption = Annotated[int | None, _layer(help="k, experts per token.")]
+LayersOption = Annotated[int | None, _layer(help="L.")]
+ElementOption = Annotated[float | None, _layer(help="Per element; 2 for bf16.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, in SI units.")]
 FormOption = Annotated[
     Literal["precise", "rough"] | None,
@@ -84,25 +91,27 @@ def naming(option: str) -> Iterator[None]:
         first, *more = str(error).splitlines() or [""]
         if re.match(r"-?-?[a-z_]+: ", first):
             raise
-        rest = f" (and {len(more)} more: python -m roofline hardware check FILE)" if more else ""
+        rest = f" (and {len(more)} more: see hardware check)" if more else ""
         raise ValueError(f"{option}: {first}{rest}") from None
 
 
-def count(option: str, text: str, least: float = 1.0) -> float:
+def count(option: str, text: str) -> float:
     """A number of something that a person wrote: 4e6, 4M or 4Mi.
 
     Raises:
-        ValueError: no number, or less than ``least``.
+        ValueError: no number, or less than 1.
 
     >>> count("--tokens", "4Mi")
     4194304.0
     """
+    allowed = "allowed: 1 and more, such as 4e6, 4M or 4Mi"
     try:
         value = parse(f"{text}B", "B")
     except ValueError:
-        example = "allowed: a number such as 4e6, 4M or 4Mi"
-        raise ValueError(f"{option}: {text!r} is refused; {example}") from None
-    return _at_least(option, text, value, least)
+        value = math.nan
+    if not (math.isfinite(value) and value >= 1):
+        raise ValueError(f"{option}: {text!r} is refused; {allowed}")
+    return value
 
 
 def nbytes(option: str, text: str) -> float:
@@ -110,15 +119,25 @@ def nbytes(option: str, text: str) -> float:
 
     Raises:
         ValueError: no number of bytes, or a negative one.
+
+    >>> nbytes("--bytes", "64MiB")
+    67108864.0
     """
     with naming(option):
         value = parse(text, "B")
-    return _at_least(option, text, value, 0.0)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{option}: {text!r} is refused; allowed: 0 B and more, such as 1GB")
+    return value
 
 
-def _at_least(option: str, text: str, value: float, least: float) -> float:
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{option}: {text!r} is refused; allowed: {least:g} and more")
+def whole(option: str, value: int, least: int = 1, most: int = MOST_GPUS) -> int:
+    """``value`` when it lies between ``least`` and ``most``.
+
+    Raises:
+        ValueError: when it does not.
+    """
+    if not least <= value <= most:
+        raise ValueError(f"{option}: {value} is refused; allowed: {least} to {most:,}")
     return value
 
 
@@ -131,14 +150,128 @@ def degrees(texts: Sequence[str]) -> list[int]:
     >>> degrees(["1:16", "24:40:8"])
     [1, 2, 4, 8, 16, 24, 32, 40]
     """
-    found: list[int] = []
-    for text in texts:
-        parts = [_whole("--degree", part) for part in text.split(":")]
-        first, last, step = (*parts, parts[0])[:2] + (parts[2:] or [0])[:1]  # type: ignore[misc]
-        if len(parts) > 3 or last < first:
-            allowed = "allowed: 8, 1:1024 (doubling) or 8:64:8 (first, last, step)"
-            raise ValueError(f"--degree: {text!r} is refused; {allowed}")
-        found += _stepped(first, last, step)
-        if len(found) > MOST_DEGREES:
-            raise ValueError(f"--degree: {text!r} is refused; allowed: {MOST_DEGREES} at once")
+    found = [degree for text in texts for degree in _range(text)]
+    if len(found) > MOST_DEGREES:
+        raise ValueError(f"--degree: {len(found)} are refused; allowed: {MOST_DEGREES} at once")
     return found
+
+
+def _range(text: str) -> Sequence[int]:
+    parts = text.split(":")
+    if len(parts) > 3 or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
+        allowed = "allowed: 8, 1:1024 (doubling) or 8:64:8 (first, last, step)"
+        raise ValueError(f"--degree: {text!r} is refused; {allowed}")
+    first, *rest = (whole("--degree", int(part)) for part in parts)
+    last = rest[0] if rest else first
+    if last < first:
+        raise ValueError(f"--degree: {text!r} runs backwards; the nearest is '{last}:{first}'")
+    if len(rest) < 2:
+        return [first << i for i in range((last // first).bit_length())]
+    run = range(first, last + 1, rest[1])
+    return run[: MOST_DEGREES + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A cluster as the options ask for it."""
+
+    cluster: hw.Cluster  # of the GPUs and rates asked for
+    profile: hw.Cluster  # as its file has it
+    overlay: hw.Calibration | None
+
+    def about(self, dtype: str | None = None) -> dict[str, Any]:
+        """The machine, for JSON."""
+        return {
+            "cluster": self.profile.name,
+            "accelerator": self.profile.accelerator.name,
+            "gpus": self.cluster.gpus,
+            "tiers": [tier.name for tier in self.cluster.tiers],
+            "rates": "achievable" if self.overlay else "peak",
+            "calibration": self.overlay.name if self.overlay else None,
+        } | ({"dtype": dtype, "flops": self.cluster.flops(dtype)} if dtype else {})
+
+    def line(self) -> str:
+        """The machine, for people."""
+        rates = f"achievable by {self.overlay.name}" if self.overlay else "peak"
+        chip = self.profile.accelerator.title
+        return f"{self.cluster.gpus:,} × {chip} ({self.profile.title}), {rates} rates"
+
+
+def machine(params: Mapping[str, Any]) -> Chosen:
+    """The cluster that --cluster, --gpus, --rates and --dtype ask for.
+
+    Raises:
+        ValueError: unknown or broken profiles, GPUs that fill no whole units, no such overlay.
+    """
+    with naming("--cluster"):
+        profile = hw.cluster(params["cluster"])
+    cluster = profile
+    if params["gpus"] is not None:
+        with naming("--gpus"):
+            cluster = profile.resized(whole("--gpus", params["gpus"]))
+    overlay = _overlay(params["rates"], profile)
+    if overlay:
+        with naming("--rates"):
+            cluster = hw.calibrate(cluster, overlay)
+    if "dtype" in params:
+        with naming("--dtype"):
+            cluster.flops(params["dtype"])
+    return Chosen(cluster, profile, overlay)
+
+
+def _overlay(rates: str, profile: hw.Cluster) -> hw.Calibration | None:
+    if rates == "peak":
+        return None
+    if rates != "achievable":
+        with naming("--rates"):
+            return hw.calibration(rates)
+    found = for_accelerator(profile.accelerator.name)
+    if found is None:
+        chip = profile.accelerator.name
+        raise ValueError(f"--rates: nobody has calibrated {chip}; allowed: peak, or an overlay")
+    return found
+
+
+def workload(params: Mapping[str, Any]) -> tuple[str | None, Workload]:
+    """The model's name, if it is a published one, and the layer and batch that the options ask for.
+
+    Raises:
+        ValueError: an unknown model, sizes below 1, or a layer of one's own with a size missing.
+    """
+    name, tokens = params["model"], count("--tokens", params["tokens"])
+    changed = {
+        field: _size(f"--{option.replace('_', '-')}", params[option])
+        for option, field in LAYER.items()
+        if params.get(option) is not None
+    }
+    own = name is None and changed.keys() & {"d_model", "d_ff"}
+    if own and not {"d_model", "d_ff"} <= changed.keys():
+        given = "--d-model" if "d_model" in changed else "--d-ff"
+        missing = "--d-ff" if "d_model" in changed else "--d-model"
+        raise ValueError(f"{missing}: missing; a layer of your own needs it beside {given}")
+    if own:
+        work = Workload(tokens, changed["d_model"], changed["d_ff"])
+    else:
+        name = name or DEFAULT_MODEL
+        with naming("--model"):
+            work = presets.workload(name, tokens)
+    work = replace(work, **changed, dtype=params["dtype"])
+    if work.experts_per_token > work.experts:
+        allowed = f"allowed: 1 to the {work.experts:g} experts"
+        raise ValueError(f"--top-k: {work.experts_per_token:g} is refused; {allowed}")
+    return (None if own else name), work
+
+
+def _size(option: str, value: str | float) -> Any:
+    if isinstance(value, str):
+        return count(option, value)
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{option}: {value:g} is refused; allowed: above 0")
+    return value
+
+
+def about_work(name: str | None, work: Workload) -> dict[str, Any]:
+    """The layer and batch, for JSON."""
+    fields = ("tokens", "d_model", "d_ff", "matrices", "experts", "experts_per_token", "layers")
+    sizes = ("weight_bytes", "gradient_bytes", "activation_bytes")
+    return {"model": name} | {field: getattr(work, field) for field in (*fields, *sizes)}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich import box
@@ -75,7 +76,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = ""
     )
     for name in columns:
         numbers = name.startswith(">")
-        found.add_column(Text(name.removeprefix(">")), justify="right" if numbers else "left")
+        justify: Literal["left", "right"] = "right" if numbers else "left"
+        found.add_column(Text(name.removeprefix(">")), justify=justify, overflow="fold")
     for row in rows:
         found.add_row(*map(Text, row))
     console().print(found)
@@ -84,6 +86,29 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = ""
 def number(value: Any, unit: str = "", digits: int = 3) -> str:
     """A number for a table; a dash where there is none."""
     return "–" if value is None else show(float(value), unit, digits)
+
+
+def readable(latex: str) -> str:
+    """A formula's LaTeX as a line of text.
+
+    >>> readable(r"\\frac{12\\,kBDF}{X\\,C}")
+    '12 kBDF / (X C)'
+    """
+    text = re.sub(r"(?<=[}\d])\\,(?=\\)", " · ", latex)
+    for command, sign in _SIGNS.items():
+        text = text.replace(command, sign)
+    text = re.sub(r"\\tfrac(\d)(\d)", r"\1/\2", text)
+    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", _quotient, text)
+    return " ".join(text.split())
+
+
+_SIGNS = {r"\,": " ", r"\left": "", r"\right": "", r"\min": "min", r"\max": "max"}
+
+
+def _quotient(found: re.Match[str]) -> str:
+    above, below = (part.strip() for part in found.groups())
+    above = f"({above})" if re.search(r"[+-]", above) else above
+    return f"{above} / {f'({below})' if re.search(r'[ +-]', below) else below}"
 
 
 def term_of(term: Term) -> dict[str, Any]:

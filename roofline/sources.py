@@ -107,3 +107,10 @@ YOUNG = Reference(
 ESTI = Reference(
     "esti", "Efficiently Scaling Transformer Inference", "https://arxiv.org/abs/2211.05102"
 )
+PALM = Reference(
+    "palm", "PaLM: Scaling Language Modeling with Pathways", "https://arxiv.org/abs/2204.02311"
+)
+MEGATRON_LM = Reference("megatron-lm", "Megatron-LM", "https://github.com/NVIDIA/Megatron-LM")
+FOUNDRY = Reference("llm-foundry", "llm-foundry", "https://github.com/mosaicml/llm-foundry")
+INTERNEVO = Reference("internevo", "InternEvo", "https://github.com/InternLM/InternEvo")
+TORCHTITAN = Reference("torchtitan", "torchtitan", "https://github.com/pytorch/torchtitan")

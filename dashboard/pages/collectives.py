@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dashboard import collectives_figures as figures
 from dashboard import collectives_views as views
@@ -75,12 +76,12 @@ def sweep(scenario: state.Scenario) -> None:
         return
     setting = figures.Setting(scenario.cluster.tiers, group, options)
     in_words(setting)
-    answer, below = st.container(), st.container()
-    with below:
+    answer, drop, by_level = st.container(), st.container(), st.container()
+    with drop:
         measured = measurements(setting)
-        sources(collectives, groups)
     with answer:
-        at_size(setting, ops, measured)
+        at_size(setting, ops, measured, by_level)
+    sources(collectives, groups)
 
 
 def in_words(setting: figures.Setting) -> None:
@@ -96,7 +97,10 @@ def in_words(setting: figures.Setting) -> None:
 
 @st.fragment
 def at_size(
-    setting: figures.Setting, ops: list[Collective], measured: list[figures.Measured]
+    setting: figures.Setting,
+    ops: list[Collective],
+    measured: list[figures.Measured],
+    by_level: DeltaGenerator,
 ) -> None:
     """The slider and what follows from it, apart from the other controls so that it moves fast."""
     size = message_size()
@@ -113,7 +117,8 @@ def at_size(
             alt = f"{name} of {names} against message size, {setting.group.size:,.0f} ranks"
             live_chart.draw(draw(setting, ops, size, measured), f"coll-{name}", alt)
     parts.downloads("collectives", lambda: figures.table(setting, ops), "coll-sweep")
-    by_level(setting, ops, size)
+    with by_level:
+        levels(setting, ops, size)
 
 
 def card(setting: figures.Setting, op: Collective, size: float) -> None:
@@ -131,13 +136,14 @@ def card(setting: figures.Setting, op: Collective, size: float) -> None:
         st.html(figures.bars(time))
 
 
-def by_level(setting: figures.Setting, ops: list[Collective], size: float) -> None:
+def levels(setting: figures.Setting, ops: list[Collective], size: float) -> None:
     """The same collectives inside a node, across nodes, at the spine."""
     st.subheader("Level by level", anchor=False)
     st.caption(
-        f"The same {figures.size_label(size)} on each group that fills a unit of the cluster."
+        f"The same {figures.size_label(size)} on each group that fills a unit of the cluster: "
+        "time, bus bandwidth, and the tier that binds."
     )
-    st.dataframe(figures.level_rows(setting, ops, size), hide_index=True, width="stretch")
+    st.html(figures.table_html(figures.level_rows(setting, ops, size)))
 
 
 def measurements(setting: figures.Setting) -> list[figures.Measured]:

@@ -18,6 +18,7 @@ from hardware_profiles.derived import capacities, fat_tree
 
 RIVALS = ["dgx-b200-superpod", "gb200-nvl72-superpod", "mi355x-pod"]
 PORTS = [16, 32, 36, 40, 48, 64, 128, 144]
+SCOPES = ["whole profile", "this job"]
 EDIT = "Edit a copy"
 
 
@@ -96,21 +97,28 @@ def compared(scenario: state.Scenario) -> None:
         clusters + chips,
         default,
         max_selections=figures.MOST_COMPARED - 1,
-        format_func=lambda name: f"{name} (chip)" if name in chips else name,
+        help="Clusters first, then accelerators without a cluster.",
         key="hw_compare",
         **state.BIND,
     )
     state.warn_refused("hw_compare")
     others = [name for name in chosen if name != mine][: figures.MOST_COMPARED - 1]
-    profiles = {mine: scenario.profile} | {
-        name: hw.accelerator(name) if name in chips else state.cluster(name) for name in others
-    }
+    profiles: dict[str, hw.Cluster | hw.Accelerator] = {mine: scenario.profile}
+    for name in others:
+        try:
+            profiles[name] = hw.accelerator(name) if name in chips else state.cluster(name)
+        except hw.ProfileError as error:  # a user's own file may be broken
+            parts.problems([str(error)])
     table = figures.compare(profiles, scenario.work.dtype)
-    if not others:
+    if len(profiles) == 1:
         st.info(f"Choose up to {figures.MOST_COMPARED - 1} to compare with {mine}.")
     else:
-        alt = f"{', '.join(others)} as multiples of {mine}"
+        alt = f"{', '.join(list(profiles)[1:])} as multiples of {mine}"
         live_chart.draw(figures.comparison(table), "hw-comparison", alt)
+    st.caption(
+        "Datasheet rates, one way. A unit is one of the innermost tier: a node, a rack. A bar to "
+        "the right is more than the first has, not always better: a high ridge is hard to reach."
+    )
     st.dataframe(
         {"": list(table[mine])}
         | {name: list(map(str, row.values())) for name, row in table.items()},
@@ -183,6 +191,7 @@ def tree(scenario: state.Scenario) -> None:
         found = fat_tree(int(gpus), int(ports), int(rails))
     except ValueError as error:
         st.error(str(error), icon=":material/error:")
+        _larger(int(gpus), int(rails))
         return
     levels = "three levels" if found.cores else "two levels"
     st.success(
@@ -201,6 +210,21 @@ def tree(scenario: state.Scenario) -> None:
     parts.downloads("fat-tree", lambda: curve, "hw-trees")
 
 
+def _larger(gpus: int, rails: int) -> None:
+    """A button for the smallest switch that does join so many."""
+    for ports in PORTS:
+        try:
+            fat_tree(gpus, ports, rails)
+        except ValueError:
+            continue
+        st.button(f"{ports} ports", on_click=_ports, args=(ports,), key="hw_larger")
+        return
+
+
+def _ports(ports: int) -> None:
+    st.session_state["hw_tree_ports"] = ports
+
+
 @st.fragment
 def views(scenario: state.Scenario, whole: bool) -> None:
     """The tabs; only the open one runs."""
@@ -214,28 +238,28 @@ def views(scenario: state.Scenario, whole: bool) -> None:
         "Fat tree": lambda: tree(scenario),
         EDIT: lambda: editor(scenario),
     }
-    for tab, draw in zip(
-        st.tabs(list(contents), key="hw_view", **state.BIND), contents.values(), strict=True
-    ):
+    above = st.container()
+    tabs = st.tabs(list(contents), key="hw_view", **state.BIND)
+    with above:
+        state.warn_refused("hw_view")
+    for tab, draw in zip(tabs, contents.values(), strict=True):
         if tab.open:
             with tab:
                 draw()
-    state.warn_refused("hw_view")
 
 
 def header(scenario: state.Scenario) -> bool:
     """Title, verdict and the numbers that matter; whether the whole profile is meant."""
     profile = scenario.profile
     st.title("Hardware", anchor=False)
-    options = [f"whole profile, {profile.gpus:,}", f"the job's {scenario.gpus:,} GPUs"]
     whole = True
     if scenario.gpus != profile.gpus:
         chosen = st.segmented_control(
-            "Show", ["profile", "job"], default="profile", key="hw_scope", required=True,
-            format_func=lambda o: options[o == "job"], label_visibility="collapsed", **state.BIND,
+            f"Show all {profile.gpus:,} GPUs of the profile, or the {scenario.gpus:,} of the job",
+            SCOPES, default=SCOPES[0], key="hw_scope", required=True, **state.BIND,
         )  # fmt: skip
         state.warn_refused("hw_scope")
-        whole = chosen == "profile"
+        whole = chosen == SCOPES[0]
     machine = shown(scenario, whole)
     basis = f"as achieved ({scenario.overlay.name})" if scenario.overlay else "datasheet rates"
     st.markdown(

@@ -1,0 +1,138 @@
+"""Time of a collective of a running job: bytes over the tiers, plus what starting and filling costs.
+
+    τ = α₀ + α₁ · hops + bytes / (achieved bandwidth) + γ √(bytes on the wire of a rank)
+
+The transfer is ``roofline.collectives`` on tiers at their achieved bandwidth: one set of formulas
+for the closed forms and for the step. The √ stands for protocol switches and chunks in flight; it
+is what a single α-β line misses between 1 and 64 MB, where tensor parallelism lives. Rings pay a
+latency per hop, the hops between nodes four times those inside; an all-reduce may go by a tree.
+
+Sources: nccl src/graph/tuning.cc for the form of the latencies; fitted on measured sweeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from roofline.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    SEND,
+    Collective,
+    collective,
+)
+from roofline.groups import Group, Reach, spans
+from roofline.machine import Tier, TierLike
+from roofline.units import Bytes, Count, Seconds
+
+TREE_STEP = 2.2  # latency of a tree's step between nodes, in hops of a ring
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One collective inside the innermost tier, as measured."""
+
+    start: Seconds  # α₀
+    per_rank: Seconds  # α₁
+    fraction: Count  # of the tier's bandwidth, in bus bandwidth
+    root: Count  # γ, seconds per √byte
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Tiers as achieved, and the latencies of a job's collectives on them."""
+
+    tiers: tuple[Tier, ...]
+    links: dict[str, Link]
+    outer: Count  # achieved fraction of the tiers beyond the first
+    hop: Seconds  # a ring's hop between nodes; a quarter of it inside
+    exchange: Count = 0.75  # of ``outer``, for all-to-alls
+
+    def route(self, group: Group) -> Route:
+        """The group on these tiers, ready to be asked for times."""
+        return Route(self, group, spans(group, self.tiers))
+
+    def achieved(self, op: Collective) -> tuple[Tier, ...]:
+        """The tiers as ``op`` finds them."""
+        outer = self.outer * (self.exchange if op is ALL_TO_ALL else 1.0)
+        inner = self.links[op.name].fraction
+        return tuple(
+            replace(tier, bandwidth=tier.bandwidth * (inner if i == 0 else outer))
+            for i, tier in enumerate(self.tiers)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A group of ranks on a network."""
+
+    network: Network
+    group: Group
+    reaches: Sequence[Reach]
+
+    @property
+    def ranks(self) -> Count:
+        """N."""
+        return self.group.size
+
+    @property
+    def units(self) -> Count:
+        """Innermost units that the group spans."""
+        return self.group.size / self.reaches[0].above
+
+    def gather(self, nbytes: Bytes) -> Seconds:
+        """All-gather of ``nbytes`` in all. [s]"""
+        return self._ring(ALL_GATHER, nbytes)
+
+    def scatter(self, nbytes: Bytes) -> Seconds:
+        """Reduce-scatter of ``nbytes`` in all. [s]"""
+        return self._ring(REDUCE_SCATTER, nbytes)
+
+    def reduce(self, nbytes: Bytes) -> Seconds:
+        """All-reduce of ``nbytes`` on every rank. [s]"""
+        return self._ring(ALL_REDUCE, nbytes)
+
+    def exchange(self, nbytes: Bytes) -> Seconds:
+        """All-to-all of ``nbytes`` from every rank. [s]"""
+        link, n = self.network.links[ALL_TO_ALL.name], self.ranks
+        hops = self.network.hop * np.log2(np.maximum(self.units, 1.0)) + 0.3e-6 * n
+        inside = link.start + link.per_rank * n
+        latency = np.where(np.greater(self.units, 1), link.start + hops, inside)
+        wire = nbytes * (n - 1) / n
+        root = np.where(np.greater(self.units, 1), 0.0, link.root * np.sqrt(wire))
+        return self._alive(self._transfer(ALL_TO_ALL, nbytes * n) + latency + root)
+
+    def send(self, nbytes: Bytes) -> Seconds:
+        """``nbytes`` to the next rank, on the slowest hop. [s]"""
+        outside = np.greater(self.units, 1)
+        latency = np.where(outside, 12e-6, 8e-6)
+        return self._alive(self._transfer(SEND, nbytes) + latency)
+
+    def _transfer(self, op: Collective, nbytes: Bytes) -> Seconds:
+        tiers: Sequence[TierLike] = self.network.achieved(op)
+        return nbytes * collective(op, 1.0, self.group, tiers).seconds
+
+    def _ring(self, op: Collective, nbytes: Bytes) -> Seconds:
+        link, n, units = self.network.links[op.name], self.ranks, self.units
+        inside = link.start + link.per_rank * n
+        hop = self.network.hop
+        ring = link.start + op.passes * hop * ((units - 1) + (n - units) / 4)
+        if op is ALL_REDUCE:
+            above = self.reaches[0].above
+            tree = link.start + 2 * (above * link.per_rank + TREE_STEP * hop * np.log2(np.maximum(units, 1)))
+            ring = np.minimum(ring, tree)
+        several = np.greater(units, 1)
+        latency = np.where(several, ring, inside)
+        wire = op.passes * nbytes * (n - 1) / n
+        outside = op.passes * nbytes * (units - 1) / (units * self.reaches[0].above)
+        root = link.root * np.sqrt(np.where(several, 4.0 * outside, wire))
+        return self._alive(self._transfer(op, nbytes) + latency + root)
+
+    def _alive(self, seconds: Seconds) -> Seconds:
+        """Nothing to wait for in a group of one."""
+        return np.where(np.greater(self.ranks, 1), seconds, 0.0)

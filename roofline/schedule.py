@@ -1,0 +1,214 @@
+"""A pipeline schedule played through: every pass of every micro-batch, when and on which device.
+
+    start(pass) ≥ end(the pass before it on its device)
+    start(F of stage j) ≥ end(F of stage j - 1) + send, and of B the other way round
+    start(W) ≥ end(its B)
+
+Sends overlap with passes and cost nothing between chunks on one device. The order of a device is
+that of ``roofline.orders``, fixed beforehand. What the closed forms of ``roofline.bubbles`` say of
+it, with B_i = B - W the pass that makes the gradients of the activations:
+
+    naive, GPipe, 1F1B, interleaved   step and memory, for any F and B
+    ZB-H1   step, idle time (p-1)(F + B_i - W), if W ≤ B_i; otherwise (p-1) F
+    ZB-H2   stall of the worst stage (p-1) max(0, F + B_i - 2W); the step idles at least (p-1) F
+    ZB-V    no stall if F = B_i = W; the step idles (p-1) F / 2, and more at other times
+    V-Half  idle time of the step, F / 2 below the closed form if F = B_i = W
+    V-Min   F / 2 below, where p is a multiple of 3 above, if F = B_i = W
+    DualPipe, DualPipeV   step, if F = B_i = W, and whatever a pair takes
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from roofline.bubbles import Schedule, bubble
+from roofline.orders import order, ways
+from roofline.passes import BACKWARD, FORWARD, GATE, INPUT, PAIR, TAIL, WEIGHT, Codes, Size
+from roofline.timeline import Floats, Messages, Timeline
+
+_KINDS = np.array(["F", "B", "B", "W", "", "FB", ""])  # in the order of the codes
+
+
+def timeline(
+    name: str,
+    stages: int,
+    microbatches: int,
+    *,
+    chunks: int | None = None,
+    forward: ArrayLike = 1.0,
+    backward: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    pair: ArrayLike | None = None,
+    send: float = 0.0,
+) -> Timeline:
+    """Play the schedule called ``name`` through.
+
+    Times are of one micro-batch on one stage: a number, or one per stage, or an array of stages
+    and chunks with the time of each chunk by itself.
+
+    Args:
+        stages: p, devices along the pipeline.
+        microbatches: m, per pipeline and step.
+        chunks: v, runs of layers per stage, where the schedule leaves a choice.
+        forward: F. [s]
+        backward: the full backward pass; twice F when left out. [s]
+        weight: the part of it that makes weight gradients; half of it when left out. [s]
+        pair: F and B overlapped, a number or one per device; their sum when left out. [s]
+        send: from one device to the next, beside the passes. [s]
+
+    Raises:
+        ValueError: an unknown schedule, a pipeline it does not work for, or times that are
+            negative, of no such shape, or longer for the weights than for the whole pass.
+
+    >>> timeline("1f1b", 4, 8, forward=1, backward=2).step
+    33.0
+    >>> timeline("zb-h1", 4, 8, forward=1, backward=2).step
+    27.0
+    """
+    row = bubble(name, stages, microbatches, chunks=chunks).schedule
+    size = Size(int(stages), int(microbatches), int(row.chunks or chunks or 1))
+    if not send >= 0:
+        raise ValueError(f"send: {send} s is refused; allowed: 0 and more")
+    whole = 2.0 * np.asarray(forward, float) if backward is None else np.asarray(backward)
+    part = 0.5 * np.asarray(whole, float) if weight is None else np.asarray(weight)
+    named = {"forward": forward, "backward": whole, "weight": part}
+    times = {field: _per_virtual_stage(field, time, row, size) for field, time in named.items()}
+    if np.any(times["weight"] > times["backward"]):
+        raise ValueError(f"weight: {part} s is refused; allowed: at most backward, {whole} s")
+    program = _compile(row, size, times, pair)
+    start = _run(program, float(send))
+    return _timeline(row, size, program, start, float(send))
+
+
+class _Program(NamedTuple):
+    """The steps of all devices, one device after the other."""
+
+    device: Codes
+    kind: Codes
+    microbatch: Codes
+    virtual: Codes
+    seconds: Floats
+    need: Codes  # the step on another device, or of another chunk, that it waits for; or -1
+    first: Codes  # step of each device, and one behind the last
+
+
+def _compile(
+    row: Schedule, size: Size, times: dict[str, Floats], pair: ArrayLike | None
+) -> _Program:
+    lists = order(row.name, size)
+    device = np.repeat(np.arange(size.stages), [len(steps) for steps in lists])
+    kind, (microbatch, virtual) = size.read(np.concatenate(lists))
+    length = np.zeros((TAIL + 1, size.virtual))
+    length[FORWARD] = times["forward"]
+    length[BACKWARD] = times["backward"]
+    length[INPUT] = times["backward"] - times["weight"]
+    length[WEIGHT] = times["weight"]
+    seconds = length[kind, virtual]
+    pairs = np.flatnonzero(kind == PAIR)
+    both = times["forward"][virtual[pairs]] + times["backward"][virtual[pairs + 1]]
+    if pair is not None:
+        both = np.broadcast_to(_checked("pair", pair), size.stages)[device[pairs]] / size.chunks
+    seconds[pairs] = both
+    need = _needs(kind, microbatch * size.virtual + virtual, size)
+    first = np.searchsorted(device, np.arange(size.stages + 1))
+    return _Program(device, kind, microbatch, virtual, seconds, need, first)
+
+
+def _needs(kind: Codes, place: Codes, size: Size) -> Codes:
+    """The step that each one waits for: its micro-batch in the virtual stage before, or after."""
+    every = np.arange(len(kind))
+    need = np.full(len(kind), -1)
+    forward, made = np.isin(kind, (FORWARD, PAIR)), np.isin(kind, (BACKWARD, INPUT, TAIL))
+    maker = np.full(size.microbatches * size.virtual + 1, -1)
+    maker[place[forward]] = every[forward]
+    inner = forward & (place % size.virtual > 0)
+    need[inner] = maker[place[inner] - 1]
+    maker[place[made]] = every[made]
+    waits = np.isin(kind, (BACKWARD, INPUT, GATE)) & (place % size.virtual < size.virtual - 1)
+    need[waits] = maker[place[waits] + 1]
+    return need
+
+
+def _run(program: _Program, send: float) -> Floats:
+    """When each step starts: behind the one before it on its device, and what it waits for."""
+    need, seconds = program.need.tolist(), program.seconds.tolist()
+    crosses = program.device[program.need] != program.device
+    lag = np.where(crosses, send, 0.0).tolist()
+    place, stop = program.first[:-1].tolist(), program.first[1:].tolist()
+    clock = [0.0] * len(place)
+    start, end = [0.0] * len(need), [-1.0] * len(need)
+    waiting: dict[int, int] = {}
+    ready = list(range(len(place)))
+    while ready:
+        device = ready.pop()
+        time, last = clock[device], stop[device]
+        step = place[device]
+        while step < last:
+            source = need[step]
+            if source >= 0:
+                if end[source] < 0:
+                    waiting[source] = device
+                    break
+                time = max(time, end[source] + lag[step])
+            start[step] = time
+            time += seconds[step]
+            end[step] = time
+            if step in waiting:
+                ready.append(waiting.pop(step))
+            step += 1
+        place[device], clock[device] = step, time
+    assert place == stop, f"{place} of {stop}: the schedule waits for itself"
+    return np.array(start)
+
+
+def _timeline(row: Schedule, size: Size, program: _Program, start: Floats, send: float) -> Timeline:
+    """The rows of the steps that take time; the marks around a pair go into its row."""
+    kind, microbatch = program.kind, program.microbatch
+    keep = (kind != GATE) & (kind != TAIL)
+    chunk = program.virtual // size.stages
+    chunk = chunk + microbatch * len(ways(row.name, size)) // size.microbatches
+    tail = np.append(np.where(kind[1:] == TAIL, np.arange(1, len(kind)), -1), -1)[keep]
+    number = np.cumsum(keep) - 1
+    number[kind == GATE] += 1
+    crosses = (program.need >= 0) & (program.device[program.need] != program.device)
+    target = np.flatnonzero(crosses)
+    forward = np.isin(kind[target], (FORWARD, PAIR))
+    taken, freed = np.isin(kind, (FORWARD, PAIR)), np.isin(kind, (BACKWARD, PAIR, WEIGHT))
+    return Timeline(
+        row,
+        size,
+        send,
+        program.device[keep],
+        start[keep],
+        (start + program.seconds)[keep],
+        _KINDS[kind[keep]],
+        microbatch[keep],
+        chunk[keep],
+        np.where(tail < 0, -1, microbatch[tail]),
+        np.where(tail < 0, -1, chunk[tail]),
+        taken[keep].astype(int),
+        freed[keep].astype(int),
+        Messages(number[program.need[target]], number[target], np.where(forward, "F", "B")),
+    )
+
+
+def _per_virtual_stage(field: str, time: ArrayLike, row: Schedule, size: Size) -> Floats:
+    """The time of one micro-batch in each virtual stage. [s]"""
+    given = _checked(field, time)
+    where = ways(row.name, size)[0]
+    if given.shape == (size.stages, size.chunks) and given.ndim == 2:
+        return given[where, np.arange(size.virtual) // size.stages]
+    if given.shape not in ((), (size.stages,)):
+        allowed = f"a number, {size.stages} of them, or {size.stages} × {size.chunks}"
+        raise ValueError(f"{field}: shape {given.shape} is refused; allowed: {allowed}")
+    return np.broadcast_to(given, size.stages)[where] / size.chunks
+
+
+def _checked(field: str, time: ArrayLike) -> Floats:
+    given = np.asarray(time, float)
+    if not np.all(given >= 0):
+        raise ValueError(f"{field}: {given} s is refused; allowed: 0 and more")
+    return given
