@@ -112,8 +112,11 @@ def words(setting: Setting) -> list[str]:
             rate = show(reach.tier.effective_bandwidth, "B/s")
             each = f", {members:,} ranks in each" if members > 1 else ""
             text = f"**{reach.tier.name}**: {degree:,} {plural(child)}{each}; {rate} out of each"
+            lanes = int(reach.lanes(reach.members))
             if sharing > 1:
                 text += f", shared by {sharing:,} sibling groups that leave it together"
+            elif lanes > 1:
+                text += f", of which the group's own network cards carry one in {lanes:,}"
             said.append(text)
         child = reach.tier.name
     return said or ["one rank has nobody to talk to"]
@@ -289,26 +292,6 @@ def level_rows(setting: Setting, ops: Sequence[Collective], size: float) -> list
             )
         rows.append(row)
     return rows
-
-
-def table_html(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows as a plain table: a data grid takes longer to draw than a slider may take."""
-    edge = "border-bottom:1px solid rgba(128,140,155,.3);padding:5px 14px 5px 0;text-align:left"
-    head = "".join(f'<th style="{edge};font-weight:600">{escape(name)}</th>' for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{edge};{_wrap(cell)}">{escape(cell)}</td>' for cell in cells)
-        for cells in (row.values() for row in rows)
-    )
-    return (
-        '<div style="overflow-x:auto;font-size:.86rem"><table style="border-collapse:collapse;'
-        f'min-width:60%"><thead><tr style="white-space:nowrap">{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _wrap(cell: str) -> str:
-    """A long text may break into lines, a number may not."""
-    return "min-width:16em" if len(cell) > 48 else "white-space:nowrap"
 
 
 def compare(run: Run, setting: Setting) -> Measured:

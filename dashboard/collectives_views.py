@@ -18,6 +18,7 @@ from dashboard.collectives_controls import (
     number,
     sources,
 )
+from dashboard.plain_table import table_html
 from roofline import algorithms, collectives, routing, semantics
 from roofline.collectives import COLLECTIVES, Collective
 from roofline.groups import Group
@@ -80,7 +81,7 @@ def flat(scenario: state.Scenario, operation: str, size: float, latency_on: bool
         st.info(f"{', '.join(refused)}: {needs}", icon=":material/info:")
     alt = f"time of {operation} algorithms against {against}"
     live_chart.draw(compare.flat_figure(domain, operation, size, against), "coll-flat", alt)
-    st.html(figures.table_html(compare.flat_table(domain, operation, size)))
+    st.html(table_html(compare.flat_table(domain, operation, size)))
     parts.downloads(
         "algorithms",
         lambda: (

@@ -11,8 +11,8 @@ import streamlit as st
 import hardware_profiles as hw
 from dashboard import hardware_edit as edit
 from dashboard import hardware_figures as figures
-from dashboard import hardware_tables as tables
 from dashboard import parts, state
+from dashboard.words import plain
 from hardware_profiles.writing import fields
 
 FIELDS, TEXT = "fields", "YAML"
@@ -93,9 +93,9 @@ def _bring(base: hw.Cluster) -> None:
     """Start over, upload, download the schema."""
     current = state.current().profile
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.markdown(f"A copy of **{tables.plain(base.name)}**", width="content")
+        st.markdown(f"A copy of **{plain(base.name)}**", width="content")
         st.button(
-            f"Start over from {tables.plain(current.name)}",
+            f"Start over from {plain(current.name)}",
             on_click=restart, args=(current,), icon=":material/restart_alt:", key="hw_restart",
         )  # fmt: skip
         st.download_button(
@@ -153,7 +153,7 @@ def _fields(checked: edit.Checked) -> None:
         if checked.cluster:
             st.button("Add a tier outside", on_click=_grow, icon=":material/add:", key="hw_grow")
             if len(checked.cluster.tiers) > 1:
-                outer = tables.plain(checked.cluster.tiers[-1].name)
+                outer = plain(checked.cluster.tiers[-1].name)
                 st.button(
                     f"Remove {outer}", on_click=_shrink, icon=":material/remove:", key="hw_shrink"
                 )
@@ -163,7 +163,7 @@ def _fields(checked: edit.Checked) -> None:
 
 def _tier(checked: edit.Checked, index: int, name: str) -> None:
     with st.container(border=True):
-        st.markdown(f"**{tables.plain(name)}**")
+        st.markdown(f"**{plain(name)}**")
         fields = {f"tiers.{index}.{field}": label for field, label in OF_TIER.items()}
         reason = f"tiers.{index}.reason"
         if edit.get(st.session_state["hw_draft"], reason) or checked.about(list(fields)[2]):
@@ -191,7 +191,7 @@ def _grid(checked: edit.Checked, fields: Mapping[str, str], columns: int) -> Non
             _field(field, f":red[:material/error: {label}]" if checked.about(field) else label)
     for field, label in fields.items():
         for problem in checked.about(field):
-            st.markdown(f":red[:material/error: **{label}**: {tables.plain(problem.message)}]")
+            st.markdown(f":red[:material/error: **{label}**: {plain(problem.message)}]")
             with st.container(horizontal=True):
                 for choice in problem.choices:
                     key = f"hw_field_{field}_{choice}"
@@ -248,7 +248,7 @@ def _verdict(scenario: state.Scenario, base: hw.Cluster, checked: edit.Checked) 
         _refused(checked)
         return
     copy = edit.signed(base, checked.cluster)
-    st.success(f"**{tables.plain(copy.name)}** is a valid profile.", icon=":material/check_circle:")
+    st.success(f"**{plain(copy.name)}** is a valid profile.", icon=":material/check_circle:")
     _keep(copy)
     changes = edit.changes(base, copy)
     if not changes:
@@ -257,7 +257,7 @@ def _verdict(scenario: state.Scenario, base: hw.Cluster, checked: edit.Checked) 
     st.markdown("**Changed**, and marked so in the sources")
     st.table(
         {
-            "": [tables.plain(edit.said(copy, change.field)) for change in changes],
+            "": [plain(edit.said(copy, change.field)) for change in changes],
             "from": [_cell(change.before) for change in changes],
             "to": [_cell(change.after) for change in changes],
         },
@@ -275,7 +275,7 @@ def _refused(checked: edit.Checked) -> None:
     )
     for problem in checked.problems:
         where = f"`{problem.field}` " if problem.field else ""
-        st.markdown(f"- {where}{tables.plain(problem.message)}")
+        st.markdown(f"- {where}{plain(problem.message)}")
 
 
 def _effect(base: hw.Cluster, copy: hw.Cluster, dtype: str) -> None:
@@ -299,7 +299,7 @@ def _effect(base: hw.Cluster, copy: hw.Cluster, dtype: str) -> None:
 
 def _cell(text: str) -> str:
     """A value of a table, its unit kept on its line."""
-    return tables.plain(text) if len(text) > 16 else tables.plain(text).replace(" ", "\u00a0")
+    return plain(text) if len(text) > 16 else plain(text).replace(" ", "\u00a0")
 
 
 def _keep(copy: hw.Cluster) -> None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from dashboard.hardware_drawing import child_name
+from dashboard.words import linked, plain
 from hardware_profiles import Accelerator, Cluster, NetworkTier
 from hardware_profiles.derived import capacities, memory_ladder, ridge, slowest_collective
 from hardware_profiles.writing import unit_of, written
 from roofline.chip import Level, levels
 from roofline.units import show
 
-URL = re.compile(r"https?://[^\s<>\"|]+[^\s<>\"|.,;:)]")
 SPELT = {"sms": "SMs", "sm": "SM", "hbm": "HBM", "l2": "L2", "simd": "SIMD"}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#$~|!:])")
 
 
 def verdict(cluster: Cluster, dtype: str) -> str:
@@ -229,27 +227,3 @@ def name(field: str) -> str:
     """A field of a profile as a person says it."""
     words = field.removeprefix("peak_flops.").split("_")
     return " ".join(SPELT.get(word, word) for word in words)
-
-
-def plain(text: str) -> str:
-    """Text of a profile that Markdown takes for nothing but text."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
-
-
-def linked(text: str) -> str:
-    """A source with each address in it as a link, named by its site and its last word."""
-    text = f" {' '.join(text.split())} "
-    parts, end = [], 0
-    for match in URL.finditer(text):
-        parts += [_MARKDOWN.sub(r"\\\1", text[end : match.start()]), _link(match[0])]
-        end = match.end()
-    return "".join((*parts, _MARKDOWN.sub(r"\\\1", text[end:]))).strip()
-
-
-def _link(url: str) -> str:
-    parts = url.split("://", 1)[1].rstrip("/").split("/")
-    kept = 3 if parts[0] == "github.com" else 1  # whose repository it is
-    label = "/".join(parts[:kept]).removeprefix("www.")
-    for part in parts[kept:][-1:]:
-        label += f"/…/{part[:40]}" if len(parts) > kept + 1 else f"/{part[:40]}"
-    return f"[{plain(label)}]({url.replace('(', '%28').replace(')', '%29')})"

@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 import hardware_profiles as hw
+from dashboard.words import plain
 from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import presets
@@ -49,8 +50,9 @@ class Scenario:
         """The scenario in one line, for the top of a page."""
         rate = self.cluster.flops(self.work.dtype)
         basis = f"achievable by {self.overlay.name}" if self.overlay else "peak"
+        chip, name = plain(self.profile.accelerator.title), plain(self.profile.name)
         return (
-            f"**{self.gpus:,} × {self.profile.accelerator.title}** ({self.profile.name}) · **{self.model}** · "
+            f"**{self.gpus:,} × {chip}** ({name}) · **{self.model}** · "
             f"{show(self.work.tokens)} tokens a batch · {self.work.dtype} at {show(rate, 'FLOP/s')} a GPU ({basis})"
         )
 
@@ -223,7 +225,8 @@ def _number(text: str) -> float:
 
 
 def _dtype(profile: hw.Cluster) -> str:
-    rates = [d for d in ("bf16", "fp16", "fp8", "fp4") if d in profile.accelerator.peak_flops]
+    known = profile.accelerator.peak_flops
+    rates = [d for d in ("bf16", "fp16", "fp8", "fp4") if d in known] or list(known)
     dtype: str = st.segmented_control(
         "Precision", rates, default=rates[0], key="dtype", required=True, **BIND
     )

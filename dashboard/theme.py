@@ -40,4 +40,5 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid",
 
 def look(index: int, label: str) -> Look:
     """The ``index``-th look of the sequence, for things without one of their own."""
-    return Look(label, SEQUENCE[index % len(SEQUENCE)], DASHES[index % len(DASHES)])
+    rounds = index // len(SEQUENCE)  # the second time, a colour comes with another dash
+    return Look(label, SEQUENCE[index % len(SEQUENCE)], DASHES[(index + rounds) % len(DASHES)])

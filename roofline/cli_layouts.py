@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -103,7 +103,7 @@ def guide(
     name, work = inputs.workload(ctx.params)
     assert name is not None, "guide takes no layer of one's own"
     shape = preset(name).shape
-    total = parameters(shape)
+    total, one_layer = parameters(shape), replace(shape, layers=1, dense_layers=0, vocab=0)
     with inputs.naming("--bytes-per-parameter"):
         kept = convention(bytes_per_parameter)
     situation = advice.assess(
@@ -111,7 +111,7 @@ def guide(
         chosen.cluster,
         gpus=chosen.cluster.gpus,
         parameters=float(total.total),
-        largest_layer=float((total.mlp + total.attention + total.norms) / shape.layers),
+        largest_layer=float(parameters(one_layer).total),
         bytes_per_parameter=kept,
     )
     found = advice.recommend(situation)

@@ -40,14 +40,15 @@ def from_config(source: Mapping[str, Any] | str | Path, name: str = "") -> Trans
 
 def _text(path: Path, where: str) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ValueError(f"{where}{size} bytes is no config.json; allowed: up to {MAX_BYTES}")
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{where}cannot be read: {getattr(error, 'strerror', error)}") from None
+    if data is None:
+        raise ValueError(f"{where}is too large for a config.json; allowed: up to {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{where}is not text in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"{where}cannot be read: {error.strerror or error}") from None
 
 
 def _mapping(text: str, where: str) -> dict[str, Any]:

@@ -54,7 +54,8 @@ class Script:
     """Passes one after another: each is of the next micro-batch of its phase."""
 
     def __init__(self, size: Size, virtual: tuple[int, int], first: tuple[int, int]) -> None:
-        self.size, self.virtual = size, virtual
+        self.stages, self.virtual = size.virtual, virtual
+        self.places = size.microbatches * size.virtual
         self.next = {FORWARD: list(first), BACKWARD: list(first)}
         self.codes: list[int] = []
         self.late: deque[int] = deque()
@@ -84,10 +85,10 @@ class Script:
     def _take(self, way: int, phase: int) -> int:
         microbatch = self.next[way][phase]
         self.next[way][phase] += 1
-        return microbatch * self.size.virtual + self.virtual[phase]
+        return microbatch * self.stages + self.virtual[phase]
 
     def _write(self, kind: int, place: int) -> None:
-        self.codes.append(kind * self.size.microbatches * self.size.virtual + place)
+        self.codes.append(kind * self.places + place)
 
 
 def fill(size: Size, lists: list[Codes], limit: int) -> list[Codes]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from roofline.bubbles import Schedule, bubble
 from roofline.orders import order, ways
@@ -121,15 +121,22 @@ def _needs(kind: Codes, place: Codes, size: Size) -> Codes:
     """The step that each one waits for: its micro-batch in the virtual stage before, or after."""
     every = np.arange(len(kind))
     need = np.full(len(kind), -1)
-    forward, made = np.isin(kind, (FORWARD, PAIR)), np.isin(kind, (BACKWARD, INPUT, TAIL))
+    forward, made = _any(kind, FORWARD, PAIR), _any(kind, BACKWARD, INPUT, TAIL)
     maker = np.full(size.microbatches * size.virtual + 1, -1)
     maker[place[forward]] = every[forward]
     inner = forward & (place % size.virtual > 0)
     need[inner] = maker[place[inner] - 1]
     maker[place[made]] = every[made]
-    waits = np.isin(kind, (BACKWARD, INPUT, GATE)) & (place % size.virtual < size.virtual - 1)
+    waits = _any(kind, BACKWARD, INPUT, GATE) & (place % size.virtual < size.virtual - 1)
     need[waits] = maker[place[waits] + 1]
     return need
+
+
+def _any(kind: Codes, *wanted: int) -> NDArray[np.bool_]:
+    """Which of the steps are of a wanted kind."""
+    table = np.zeros(TAIL + 1, bool)
+    table[list(wanted)] = True
+    return table[kind]
 
 
 def _run(program: _Program, send: float) -> Floats:
@@ -152,7 +159,9 @@ def _run(program: _Program, send: float) -> Floats:
                 if end[source] < 0:
                     waiting[source] = device
                     break
-                time = max(time, end[source] + lag[step])
+                arrival = end[source] + lag[step]
+                if arrival > time:  # quicker than max()
+                    time = arrival
             start[step] = time
             time += seconds[step]
             end[step] = time
@@ -175,8 +184,8 @@ def _timeline(row: Schedule, size: Size, program: _Program, start: Floats, send:
     number[kind == GATE] += 1
     crosses = (program.need >= 0) & (program.device[program.need] != program.device)
     target = np.flatnonzero(crosses)
-    forward = np.isin(kind[target], (FORWARD, PAIR))
-    taken, freed = np.isin(kind, (FORWARD, PAIR)), np.isin(kind, (BACKWARD, PAIR, WEIGHT))
+    forward = _any(kind[target], FORWARD, PAIR)
+    taken, freed = _any(kind, FORWARD, PAIR), _any(kind, BACKWARD, PAIR, WEIGHT)
     return Timeline(
         row,
         size,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roofline import layer as ops
-from roofline.communication import Network, Route
+from roofline.communication import Network
 from roofline.dims import Dims
 from roofline.groups import Group
 from roofline.kernels import Kernels

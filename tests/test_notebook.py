@@ -15,6 +15,9 @@ ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TIMEOUT = 120  # [s] a cell
 
+STRICT = "import warnings; warnings.simplefilter('error')"
+LENIENT = "warnings.resetwarnings()"  # for what the kernel does when it ends
+
 # Run after the last cell, in the notebook's own names.
 CHECKS = """
 from roofline import worked
@@ -43,10 +46,10 @@ class ThisPython(AsyncKernelManager):
         )
 
 
-def executed(path: Path, checks: str = "") -> NotebookNode:
+def executed(path: Path, checks: str) -> NotebookNode:
     notebook = nbformat.read(path, as_version=4)
-    first = nbformat.v4.new_code_cell("import warnings; warnings.simplefilter('error')")
-    notebook.cells = [first, *notebook.cells, nbformat.v4.new_code_cell(checks)]
+    cell = nbformat.v4.new_code_cell
+    notebook.cells = [cell(STRICT), *notebook.cells, cell(checks), cell(LENIENT)]
     client = NotebookClient(
         notebook,
         timeout=TIMEOUT,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofline.bubbles import SCHEDULES, allowed, bubble
@@ -14,6 +14,7 @@ from roofline.schedule import timeline
 from roofline.timeline import Timeline
 
 STAGES, MICROBATCHES, CHUNKS = 16, 64, 8
+TINY = 1e-9
 SPLIT = ["zb-h1", "zb-h2", "zb-v", "v-half", "v-min"]
 PARTS = [(1, 1, 1), (1, 1.25, 0.75), (1, 0.75, 1.25), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 0)]
 
@@ -44,19 +45,19 @@ def test_closed_forms(name: str) -> None:
     for p, m, v in pipelines(name):
         told, found = bubble(name, p, m, chunks=v), timeline(name, p, m, chunks=v)
         step, stage = beyond(name, p)
-        assert found.step - told.step == pytest.approx(step, abs=1e-9), (p, m, v)
-        assert found.stall.max() - told.idle == pytest.approx(stage, abs=1e-9), (p, m, v)
-        assert found.in_flight.max() == pytest.approx(told.in_flight), (p, m, v)
+        assert abs(found.step - told.step - step) < TINY, (p, m, v)
+        assert abs(found.stall.max() - told.idle - stage) < TINY, (p, m, v)
+        assert abs(found.in_flight.max() - told.in_flight) < TINY, (p, m, v)
 
 
 @pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "interleaved"])
 def test_any_ratio_of_forward_to_backward(name: str) -> None:
-    for p, m, v in pipelines(name, 6):
+    for p, m, v in pipelines(name, 5):
         for forward, backward in [(1, 1), (3, 2.5), (1, 0), (0, 1)]:
             times = {"forward": forward, "backward": backward, "chunks": v}
             told, found = bubble(name, p, m, **times), timeline(name, p, m, **times)
-            assert found.step == pytest.approx(told.step), (p, m, v, times)
-            assert found.idle == pytest.approx(np.full(p, told.idle), abs=1e-9), (p, m, v, times)
+            assert abs(found.step - told.step) < TINY, (p, m, v, times)
+            assert np.abs(found.idle - told.idle).max() < TINY, (p, m, v, times)
 
 
 def split(forward: float, inputs: float, weight: float) -> dict[str, float]:
@@ -72,7 +73,7 @@ def test_zero_bubble_at_any_ratio(parts: tuple[float, float, float]) -> None:
             told = {name: bubble(name, p, m, **split(*parts)) for name in ("zb-h1", "zb-h2")}
             found = {name: timeline(name, p, m, **split(*parts)) for name in told}
             assert found["zb-h1"].step == pytest.approx(told["zb-h1"].step)
-            assert found["zb-h2"].stall.max() == pytest.approx(told["zb-h2"].idle, abs=1e-9)
+            assert found["zb-h2"].stall.max() == pytest.approx(told["zb-h2"].idle, abs=TINY)
             lone = (p - 1) * max(forward, forward + inputs - 2 * weight, inputs - forward)
             assert found["zb-h2"].idle.max() == pytest.approx(lone)
             published = (p - 1) * (forward + inputs - weight)
@@ -87,17 +88,18 @@ def test_v_schedules_at_other_ratios(parts: tuple[float, float, float]) -> None:
     """How far from the closed forms for F = B_i = W the same orders are at other times.
 
     ZB-V keeps its pace and only fills and drains more slowly. V-Min and V-Half lose time with
-    every micro-batch: V-Min's takes 3 max(F, B_i), where that is more than the work.
+    every micro-batch: V-Min's takes 3 max(F, B_i), where that is more than the work, and V-Half's
+    that or a tenth more than the work at most.
     """
     work, slowest = sum(parts), max(parts[:2])
-    for p in (2, 4, 5, 8):
+    for p in (4, 5, 8):
         few, many = ({n: timeline(n, p, k * p, **split(*parts)) for n in SPLIT} for k in (4, 8))
         pace = {name: (many[name].step - few[name].step) / (4 * p) for name in SPLIT}
         assert pace["zb-v"] == pytest.approx(work)
-        assert many["zb-v"].idle.max() <= (p - 1) * max(parts) + 1e-9
-        assert many["zb-v"].stall.max() <= (p - 1) * (max(parts) - min(parts)) + 1e-9
+        assert many["zb-v"].idle.max() <= (p - 1) * max(parts) + TINY
+        assert many["zb-v"].stall.max() <= (p - 1) * (max(parts) - min(parts)) + TINY
         assert pace["v-min"] == pytest.approx(max(work, 3 * slowest))
-        assert work - 1e-9 <= pace["v-half"] <= max(1.05 * work, 3 * slowest) + 1e-9
+        assert work - TINY <= pace["v-half"] <= max(1.1 * work, 3 * slowest) + TINY
 
 
 @pytest.mark.parametrize("name", ["dualpipe", "dualpipev"])
@@ -116,7 +118,7 @@ def test_dualpipe_at_other_ratios(name: str, shorter: float) -> None:
                 times = split(forward, inputs, weight)
                 times["pair"] = shorter * (forward + inputs + weight)
                 less = bubble(name, p, m, **times).step - timeline(name, p, m, **times).step
-                assert -1e-9 <= less <= (0 if inputs == forward else forward) + 1e-9
+                assert -TINY <= less <= (0 if inputs == forward else forward) + TINY
 
 
 def test_dualpipe_exceeds_its_closed_form() -> None:
@@ -186,39 +188,34 @@ def check(found: Timeline) -> None:
     start_b, end_b, same = ends(found, "B")
     assert np.array_equal(on, same), where
     lag = found.send * (on[:, 1:] != on[:, :-1])
-    assert np.all(start_f[:, 1:] >= end_f[:, :-1] + lag - 1e-9), where
-    assert np.all(start_b[:, :-1] >= end_b[:, 1:] + lag - 1e-9), where
-    assert np.all(start_b[:, -1] >= end_f[:, -1] - 1e-9), where
+    assert np.all(start_f[:, 1:] >= end_f[:, :-1] + lag - TINY), where
+    assert np.all(start_b[:, :-1] >= end_b[:, 1:] + lag - TINY), where
+    assert np.all(start_b[:, -1] >= end_f[:, -1] - TINY), where
     if where in SPLIT:
         start_w, _, at = ends(found, "W")
         assert np.array_equal(on, at), where
-        assert np.all(start_w >= end_b - 1e-9), where
+        assert np.all(start_w >= end_b - TINY), where
     after = np.flatnonzero(np.diff(found.device) == 0) + 1
-    assert np.all(found.start[after] >= found.end[after - 1] - 1e-9), where
+    assert np.all(found.start[after] >= found.end[after - 1] - TINY), where
     arrival = np.zeros(len(found.start))
     arrival[after] = found.end[after - 1]
     made, target, _ = found.messages
     np.maximum.at(arrival, target, found.end[made] + found.send)
-    same_device = local_needs(found)
-    assert np.all(found.start <= np.maximum(arrival, same_device) + 1e-9), where
+    assert np.all(found.start <= arrival + TINY), where
     assert np.all(found.held >= 0), where
     assert np.all(found.in_flight <= found.schedule.in_flight(*found.size[:2], found.size.chunks))
 
 
-def local_needs(found: Timeline) -> np.ndarray:
-    """The latest end of what precedes a row on its device: it is never later than the row before."""
-    latest = np.zeros(len(found.end))
-    for device in range(found.size.stages):
-        rows = found.device == device
-        latest[rows] = np.append(0, np.maximum.accumulate(found.end[rows])[:-1])
-    return latest
+SOME = {
+    name: [(p, m, v) for p, m, v in pipelines(name, 7) if m <= 20 and (v or 1) <= 3]
+    for name in SCHEDULES
+}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_laws(name: str) -> None:
-    for p, m, v in pipelines(name, 7):
-        if m <= 3 * p and (v is None or v < 4):
-            check(timeline(name, p, m, chunks=v))
+    for p, m, v in SOME[name]:
+        check(timeline(name, p, m, chunks=v))
 
 
 seconds = st.floats(0, 10)
@@ -229,9 +226,7 @@ seconds = st.floats(0, 10)
 @given(data=st.data())
 def test_laws_with_any_times(name: str, data: st.DataObject) -> None:
     """Stages and chunks of any time, and sends of any time."""
-    p, m = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 20))
-    v = data.draw(st.integers(1, 3)) if SCHEDULES[name].chunks is None else None
-    assume(allowed(name, p, m))
+    p, m, v = data.draw(st.sampled_from(SOME[name]))
     chunks = v or SCHEDULES[name].chunks
     shape = data.draw(st.sampled_from([(), (p,), (p, chunks)]))
     count = int(np.prod(shape))
@@ -241,10 +236,8 @@ def test_laws_with_any_times(name: str, data: st.DataObject) -> None:
     times = {"forward": forward, "backward": inputs + weight, "weight": weight, "send": send}
     found = timeline(name, p, m, chunks=v, **times)
     check(found)
-    per_stage = forward + inputs + weight if shape == (p, chunks) else None
-    work = m * (np.broadcast_to(forward + inputs + weight, p) if per_stage is None else 0.0)
-    if per_stage is not None:
-        work = m * per_stage.sum(axis=1)
+    whole = forward + inputs + weight
+    work = m * (whole.sum(axis=1) if whole.ndim == 2 else np.broadcast_to(whole, p))
     if name == "dualpipe":
         work = (work + work[::-1]) / 2
     assert found.busy == pytest.approx(work, abs=1e-6)
@@ -285,7 +278,7 @@ def test_sends_lengthen_fill_and_drain() -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["interleaved", "zb-h2", "zb-v", "dualpipe", "dualpipev"])
+@pytest.mark.parametrize("name", ["interleaved", "zb-h2", "zb-v"])
 def test_short_sends_cost_nothing_per_micro_batch(name: str) -> None:
     """There is enough in flight to hide them: only the fill and the drain grow."""
     p, v = 4, 2 if name == "interleaved" else None
@@ -294,6 +287,13 @@ def test_short_sends_cost_nothing_per_micro_batch(name: str) -> None:
     )
     assert many[1] - many[0] == pytest.approx(few[1] - few[0])
     assert 0 < few[1] - few[0] <= 0.1 * 6 * p
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("dualpipe", 1), ("dualpipev", 2)])
+def test_dualpipe_waits_for_sends(name: str, pairs: int) -> None:
+    """Both passes of a pair have to be there before it starts: at most a send for each pair."""
+    few, many = ([timeline(name, 4, m, send=send).step for send in (0, 0.1)] for m in (16, 32))
+    assert 0 < (many[1] - many[0] - few[1] + few[0]) / 16 <= 0.1 * pairs + TINY
 
 
 def test_1f1b_waits_for_sends() -> None:
@@ -346,13 +346,13 @@ def test_fast() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="schedule: '1f2b' is not one; the nearest is 1f1b"):
         timeline("1f2b", 4, 8)
-    with pytest.raises(ValueError, match="microbatches: 5 is refused by ZB-V.*allowed: 7"):
+    with pytest.raises(ValueError, match=r"microbatches: 5 is refused by ZB-V.*allowed: 7"):
         timeline("zb-v", 4, 5)
     with pytest.raises(ValueError, match=r"forward: shape \(3,\) is refused; allowed: a number, 4"):
         timeline("1f1b", 4, 8, forward=[1, 1, 1])
-    with pytest.raises(ValueError, match="backward: -1.0 s is refused; allowed: 0 and more"):
+    with pytest.raises(ValueError, match=r"backward: -1\.0 s is refused; allowed: 0 and more"):
         timeline("1f1b", 4, 8, backward=-1)
-    with pytest.raises(ValueError, match="weight: 3.0 s is refused; allowed: at most backward"):
+    with pytest.raises(ValueError, match=r"weight: 3\.0 s is refused; allowed: at most backward"):
         timeline("zb-h1", 4, 8, backward=2.0, weight=3.0)
     with pytest.raises(ValueError, match="send: -1 s is refused"):
         timeline("1f1b", 4, 8, send=-1)

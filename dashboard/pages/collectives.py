@@ -18,6 +18,7 @@ from dashboard.collectives_controls import (
     put,
     sources,
 )
+from dashboard.plain_table import table_html
 from roofline import collectives, groups, nccl_log
 from roofline.collectives import COLLECTIVES, Collective
 from roofline.units import show
@@ -143,7 +144,7 @@ def levels(setting: figures.Setting, ops: list[Collective], size: float) -> None
         f"The same {figures.size_label(size)} on each group that fills a unit of the cluster: "
         "time, bus bandwidth, and the tier that binds."
     )
-    st.html(figures.table_html(figures.level_rows(setting, ops, size)))
+    st.html(table_html(figures.level_rows(setting, ops, size)))
 
 
 def measurements(setting: figures.Setting) -> list[figures.Measured]:
