@@ -20,7 +20,7 @@ const config = {
   toImageButtonOptions: { format: "svg" },
 };
 
-export default function ({ data, parentElement }) {
+export default function ({ data, parentElement, setTriggerValue }) {
   const { figure, alt } = data;
   let chart = parentElement.querySelector(".live-chart");
   if (!chart) {
@@ -31,6 +31,11 @@ export default function ({ data, parentElement }) {
   }
   chart.setAttribute("aria-label", alt);
   chart.style.minHeight = `${figure.layout.height}px`;
-  const draw = (library) => library.react(chart, figure.data, { uirevision: true, ...figure.layout }, config);
+  chart.clicked = (event) => setTriggerValue("clicked", event.points[0].customdata ?? null);
+  const draw = (library) =>
+    library.react(chart, figure.data, { uirevision: true, ...figure.layout }, config).then(() => {
+      if (!chart.listening) chart.on("plotly_click", (event) => chart.clicked(event));
+      chart.listening = true;
+    });
   window.Plotly ? draw(window.Plotly) : plotly().then(draw, (error) => (chart.textContent = error.message));
 }

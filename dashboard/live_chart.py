@@ -8,6 +8,7 @@ is the one inside the plotly package; it is copied once to the folder that Strea
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,15 @@ _mount = st.components.v2.component(
 )
 
 
-def draw(figure: Figure, key: str, alt: str) -> None:
-    """Draw ``figure``, a plain dict as ``dashboard.charts`` makes them; ``alt`` says what it shows."""
+def draw(figure: Figure, key: str, alt: str, on_click: Callable[[], None] | None = None) -> None:
+    """Draw ``figure``, a plain dict as ``dashboard.charts`` makes them; ``alt`` says what it shows.
+
+    ``on_click`` is called when a point is clicked; its customdata are in ``session_state[key]``
+    under "clicked".
+    """
     if served():
-        _mount(key=key, data={"figure": plain(figure), "alt": alt})
+        events = {"on_clicked_change": on_click} if on_click else {}
+        _mount(key=key, data={"figure": plain(figure), "alt": alt}, **events)
     else:
         st.plotly_chart(figure, key=key, alt=alt, width="stretch")
 

@@ -6,6 +6,7 @@ that a widget does not allow without a word; ``warn_refused`` says which one it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from dashboard.words import plain
 from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import presets
+from roofline.model_config import from_config
 from roofline.units import parse, show
 from roofline.workload import Workload
 
@@ -185,6 +187,8 @@ def _offer(key: str, choices: Sequence[Any]) -> None:
 def _model() -> tuple[str, Workload]:
     names = [*presets.presets(), CUSTOM]
     model = st.selectbox("Model", names, index=names.index(DEFAULT_MODEL), key="model", **BIND)
+    with st.popover("From a config.json", icon=":material/content_paste:", type="tertiary"):
+        _config()
     if model != CUSTOM:
         return model, presets.workload(model, 1.0)
     left, right = st.columns(2)
@@ -193,14 +197,38 @@ def _model() -> tuple[str, Workload]:
     experts = left.number_input("Experts E", 1, 100_000, 1, key="experts", **BIND)
     top_k = right.number_input("Per token k", 1, 100_000, 1, key="top_k", **BIND)
     layers = left.number_input("Layers", 1, 10_000, 80, key="layers", **BIND)
-    gated = right.toggle(
-        "Gated", True, key="gated", help="Three matrices (SwiGLU) instead of two", **BIND
-    )
+    help = "Three matrices (SwiGLU) instead of two"
+    gated = right.toggle("Gated", True, key="gated", help=help, **BIND)
     if top_k > experts:
         raise ValueError(
             f"Per token k: {top_k} experts per token, of {experts}; allowed: at most {experts}"
         )
     return CUSTOM, Workload(1.0, d_model, d_ff, 3 if gated else 2, experts, top_k, layers)
+
+
+def _config() -> None:
+    """A Hugging Face config.json, pasted or uploaded, becomes the numbers of a custom model."""
+    upload = st.file_uploader("config.json", "json", key="config_file", max_upload_size=1)
+    pasted = st.text_area("or paste it here", key="config_text", height=120)
+    text = upload.getvalue().decode("utf-8", "replace") if upload else pasted
+    if text.strip():
+        st.button("Use this model", on_click=_use_config, args=(text,), type="primary")
+    if problem := st.session_state.get("config_problem"):
+        st.error(problem, icon=":material/error:")
+
+
+def _use_config(text: str) -> None:
+    try:
+        work = from_config(json.loads(text)).workload(1.0)
+    except json.JSONDecodeError as error:
+        st.session_state["config_problem"] = f"This is not JSON: {error}"
+    except ValueError as error:
+        st.session_state["config_problem"] = plain(str(error))
+    else:
+        sizes = {"d_model": work.d_model, "d_ff": work.d_ff, "layers": work.layers}
+        sizes |= {"experts": work.experts, "top_k": work.experts_per_token}
+        st.session_state.update({key: int(value) for key, value in sizes.items()})
+        st.session_state.update(model=CUSTOM, gated=work.matrices == 3, config_problem="")
 
 
 def _tokens() -> float:

@@ -129,11 +129,8 @@ def strategies(
     if all(each.refused for each in found):
         raise ValueError(found[0].refused)
     if json:
-        output.as_json(
-            chosen.about(dtype)
-            | {"workload": inputs.about_work(name, work)}
-            | {"strategies": [_document(each) for each in found]}
-        )
+        layer = {"workload": inputs.about_work(name, work)}
+        output.as_json(chosen.about(dtype) | layer | {"strategies": list(map(_document, found))})
     else:
         output.say(chosen.line(), _layer_line(name, work))
         _tell(found)

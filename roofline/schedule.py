@@ -4,17 +4,24 @@
     start(F of stage j) ≥ end(F of stage j - 1) + send, and of B the other way round
     start(W) ≥ end(its B)
 
-Sends overlap with passes and cost nothing between chunks on one device. The order of a device is
-that of ``roofline.orders``, fixed beforehand. What the closed forms of ``roofline.bubbles`` say of
-it, with B_i = B - W the pass that makes the gradients of the activations:
+Sends overlap with passes and cost nothing between chunks on one device. The order on a device is
+fixed beforehand, by ``roofline.orders``. So this is what the closed forms of ``roofline.bubbles``
+are equal to, for all p to 16, m to 64 and v to 8, with B_i = B - W, the pass that makes the
+gradients of the activations. ``in_flight`` is equal for every schedule; these are times:
 
-    naive, GPipe, 1F1B, interleaved   step and memory, for any F and B
-    ZB-H1   step, idle time (p-1)(F + B_i - W), if W ≤ B_i; otherwise (p-1) F
-    ZB-H2   stall of the worst stage (p-1) max(0, F + B_i - 2W); the step idles at least (p-1) F
-    ZB-V    no stall if F = B_i = W; the step idles (p-1) F / 2, and more at other times
-    V-Half  idle time of the step, F / 2 below the closed form if F = B_i = W
-    V-Min   F / 2 below, where p is a multiple of 3 above, if F = B_i = W
-    DualPipe, DualPipeV   step, if F = B_i = W, and whatever a pair takes
+    naive, GPipe, 1F1B, interleaved   the step, for any F and B
+    ZB-H1   the step, for any F, B_i, W; as published, (p-1)(F + B_i - W), if W ≤ min(F, B_i)
+    ZB-H2   the longest stall, for any; the step idles (p-1) max(F, F + B_i - 2W, B_i - F)
+    ZB-V    no stall if F = B_i = W, and (p-1) F/2 of the step; at other times the stall is at most
+            p - 1 times (the longest pass - the shortest), with no loss per micro-batch
+    V-Half  the step and F/2 more, if F = B_i = W; at other times up to 3 max(F, B_i) or a tenth
+            more than the work per micro-batch
+    V-Min   the same; at other times max(F + B, 3 max(F, B_i)) per micro-batch
+    DualPipe, DualPipeV   the step, if F = B_i ≥ W, whatever a pair takes; up to F more than the
+            step if B_i > F ≥ W; less than it if W > min(F, B_i) or B_i < F
+
+Sends of GPipe add 2 (p-1) to the step, short ones of interleaved, ZB-H2 and ZB-V no more than a
+fill and a drain. 1F1B has too few micro-batches in flight to hide them: 2 (p-1)/p of a send each.
 """
 
 from __future__ import annotations
@@ -70,17 +77,18 @@ def timeline(
     """
     row = bubble(name, stages, microbatches, chunks=chunks).schedule
     size = Size(int(stages), int(microbatches), int(row.chunks or chunks or 1))
-    if not send >= 0:
-        raise ValueError(f"send: {send} s is refused; allowed: 0 and more")
+    for field, given, kept in zip(Size._fields, (stages, microbatches, chunks), size, strict=True):
+        if given not in (None, kept):
+            raise ValueError(f"{field}: {given} is refused; allowed: whole numbers, as {kept}")
     whole = 2.0 * np.asarray(forward, float) if backward is None else np.asarray(backward)
     part = 0.5 * np.asarray(whole, float) if weight is None else np.asarray(weight)
     named = {"forward": forward, "backward": whole, "weight": part}
     times = {field: _per_virtual_stage(field, time, row, size) for field, time in named.items()}
     if np.any(times["weight"] > times["backward"]):
         raise ValueError(f"weight: {part} s is refused; allowed: at most backward, {whole} s")
+    lag = float(_checked("send", send, ()))
     program = _compile(row, size, times, pair)
-    start = _run(program, float(send))
-    return _timeline(row, size, program, start, float(send))
+    return _timeline(row, size, program, _run(program, lag), lag)
 
 
 class _Program(NamedTuple):
@@ -110,7 +118,8 @@ def _compile(
     pairs = np.flatnonzero(kind == PAIR)
     both = times["forward"][virtual[pairs]] + times["backward"][virtual[pairs + 1]]
     if pair is not None:
-        both = np.broadcast_to(_checked("pair", pair), size.stages)[device[pairs]] / size.chunks
+        each = _checked("pair", pair, (), (size.stages,))
+        both = np.broadcast_to(each, size.stages)[device[pairs]] / size.chunks
     seconds[pairs] = both
     need = _needs(kind, microbatch * size.virtual + virtual, size)
     first = np.searchsorted(device, np.arange(size.stages + 1))
@@ -206,18 +215,19 @@ def _timeline(row: Schedule, size: Size, program: _Program, start: Floats, send:
 
 def _per_virtual_stage(field: str, time: ArrayLike, row: Schedule, size: Size) -> Floats:
     """The time of one micro-batch in each virtual stage. [s]"""
-    given = _checked(field, time)
+    given = _checked(field, time, (), (size.stages,), (size.stages, size.chunks))
     where = ways(row.name, size)[0]
-    if given.shape == (size.stages, size.chunks) and given.ndim == 2:
+    if given.ndim == 2:
         return given[where, np.arange(size.virtual) // size.stages]
-    if given.shape not in ((), (size.stages,)):
-        allowed = f"a number, {size.stages} of them, or {size.stages} × {size.chunks}"
-        raise ValueError(f"{field}: shape {given.shape} is refused; allowed: {allowed}")
     return np.broadcast_to(given, size.stages)[where] / size.chunks
 
 
-def _checked(field: str, time: ArrayLike) -> Floats:
+def _checked(field: str, time: ArrayLike, *shapes: tuple[int, ...]) -> Floats:
+    """Times as an array of one of the shapes."""
     given = np.asarray(time, float)
-    if not np.all(given >= 0):
+    if given.shape not in shapes:
+        allowed = " or ".join(str(shape) if shape else "a number" for shape in shapes)
+        raise ValueError(f"{field}: shape {given.shape} is refused; allowed: {allowed}")
+    if not np.all((given >= 0) & np.isfinite(given)):
         raise ValueError(f"{field}: {given} s is refused; allowed: 0 and more")
     return given

@@ -88,7 +88,10 @@ class Timeline:
 
     @property
     def in_flight(self) -> Floats:
-        """Most activations at once, of each device, in micro-batches of a whole stage."""
+        """Most activations at once, of each device, in micro-batches of a whole stage.
+
+        They are held from the start of F to the end of B, or of W where that comes by itself.
+        """
         return np.asarray(np.maximum.reduceat(self.held, self._edges[0]))
 
     def memory(self, device: int) -> Memory:

@@ -160,3 +160,32 @@ def test_a_model_of_ones_own() -> None:
 
 def test_achievable_rates_are_slower_and_named() -> None:
     assert "achievable by h100" in texts(opened(rates="achievable"))
+
+
+LLAMA = '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 16, "vocab_size": 32000}'
+
+
+def test_a_hugging_face_config_becomes_a_model_of_ones_own() -> None:
+    app = opened()
+    app.text_area(key="config_text").set_value(LLAMA).run()
+    next(button for button in app.button if button.label == "Use this model").click().run()
+    assert not app.exception
+    assert app.selectbox(key="model").value == "custom"
+    assert app.number_input(key="d_ff").value == 4096
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "not JSON"),
+        ('{"model_type": "lama"}', "llama"),
+        (LLAMA.replace("1024", '"wide"'), "hidden_size"),
+    ],
+)
+def test_a_bad_config_is_told_and_changes_nothing(config: str, said: str) -> None:
+    app = opened()
+    app.text_area(key="config_text").set_value(config).run()
+    next(button for button in app.button if button.label == "Use this model").click().run()
+    assert not app.exception
+    assert any(said in error.value.replace("\\", "") for error in app.error)
+    assert app.selectbox(key="model").value == "llama-3-70b"

@@ -348,13 +348,19 @@ def test_mistakes_are_named() -> None:
         timeline("1f2b", 4, 8)
     with pytest.raises(ValueError, match=r"microbatches: 5 is refused by ZB-V.*allowed: 7"):
         timeline("zb-v", 4, 5)
-    with pytest.raises(ValueError, match=r"forward: shape \(3,\) is refused; allowed: a number, 4"):
+    with pytest.raises(
+        ValueError, match=r"forward: shape \(3,\) is refused; allowed: a number or \(4,\)"
+    ):
         timeline("1f1b", 4, 8, forward=[1, 1, 1])
     with pytest.raises(ValueError, match=r"backward: -1\.0 s is refused; allowed: 0 and more"):
         timeline("1f1b", 4, 8, backward=-1)
     with pytest.raises(ValueError, match=r"weight: 3\.0 s is refused; allowed: at most backward"):
         timeline("zb-h1", 4, 8, backward=2.0, weight=3.0)
-    with pytest.raises(ValueError, match="send: -1 s is refused"):
+    with pytest.raises(ValueError, match=r"send: -1\.0 s is refused"):
         timeline("1f1b", 4, 8, send=-1)
+    with pytest.raises(ValueError, match=r"pair: shape \(3,\) is refused"):
+        timeline("dualpipe", 4, 8, pair=[1, 1, 1])
+    with pytest.raises(ValueError, match=r"stages: 4\.5 is refused; allowed: whole numbers, as 4"):
+        timeline("1f1b", 4.5, 8)
     with pytest.raises(ValueError, match="chunks: 3 is refused; 1F1B has 1 per stage"):
         timeline("1f1b", 4, 8, chunks=3)

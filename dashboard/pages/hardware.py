@@ -13,6 +13,7 @@ from dashboard import hardware_tables as tables
 from dashboard import live_chart, parts, state
 from dashboard.hardware_drawing import hierarchy
 from dashboard.hardware_editor import editor
+from dashboard.words import URL, linked, plain
 from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.derived import capacities, fat_tree
 
@@ -73,13 +74,13 @@ def ladder(machine: hw.Cluster, dtype: str) -> None:
 def sources(profile: hw.Cluster) -> None:
     """Every number of the profile with where it was read."""
     found = tables.numbers(profile)
-    linked = sum(bool(tables.URL.search(number.source)) for number in found)
+    with_link = sum(bool(URL.search(number.source)) for number in found)
     st.markdown(
-        f"**{len(found)} numbers, all with a source; {linked} link to a page.** "
+        f"**{len(found)} numbers, all with a source; {with_link} link to a page.** "
         "As the profile states them, whatever the sidebar's rates."
     )
     for note in filter(None, (profile.accelerator.notes, profile.notes)):
-        st.caption(tables.linked(note))
+        st.caption(linked(note))
     st.table(tables.sources(profile), border="horizontal", alt="Numbers and their sources")
     rows = [asdict(number) for number in found]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -93,7 +94,7 @@ def compared(scenario: state.Scenario) -> None:
     chips = [name for name in hw.accelerators() if name not in clusters]
     default = [name for name in RIVALS if name != mine][: figures.MOST_COMPARED - 2]
     chosen = st.multiselect(
-        f"Compare **{tables.plain(mine)}** with",
+        f"Compare **{plain(mine)}** with",
         clusters + chips,
         default,
         max_selections=figures.MOST_COMPARED - 1,
@@ -144,7 +145,7 @@ def achieved(scenario: state.Scenario) -> None:
     overlay = for_accelerator(profile.accelerator.name)
     if overlay is None:
         st.info(
-            f"Nobody has calibrated {tables.plain(profile.accelerator.title)} yet. The *Validate* "
+            f"Nobody has calibrated {plain(profile.accelerator.title)} yet. The *Validate* "
             "page measures a node and writes a calibration.",
             icon=":material/straighten:",
         )
@@ -155,9 +156,7 @@ def achieved(scenario: state.Scenario) -> None:
         "*Rates: achievable* in the sidebar counts with these on every page."
     )
     live_chart.draw(figures.fractions(rows), "hw-fractions", "Achieved over peak for each rate")
-    st.caption(
-        f"{tables.linked(overlay.source)} Error of predictions: {overlay.error or 'unknown'}."
-    )
+    st.caption(f"{linked(overlay.source)} Error of predictions: {overlay.error or 'unknown'}.")
     columns = {name: [getattr(row, name) for row in rows] for name in figures.Achieved.__slots__}
     parts.downloads(f"calibration-{overlay.name}", lambda: columns, "hw-achieved")
 
@@ -263,8 +262,8 @@ def header(scenario: state.Scenario) -> bool:
     machine = shown(scenario, whole)
     basis = f"as achieved ({scenario.overlay.name})" if scenario.overlay else "datasheet rates"
     st.markdown(
-        f"**{tables.plain(profile.title)}** · {machine.gpus:,} × "
-        f"{tables.plain(profile.accelerator.title)} · {basis}"
+        f"**{plain(profile.title)}** · {machine.gpus:,} × "
+        f"{plain(profile.accelerator.title)} · {basis}"
     )
     st.markdown(tables.verdict(machine, scenario.work.dtype))
     with st.grid(4, min_column_width=150):

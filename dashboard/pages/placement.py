@@ -176,9 +176,10 @@ def advice(layout: Mesh, scenario: state.Scenario) -> None:
             )
             offer(layout, row.axis, text, lambda m: advise.all_aligned(m, tiers))
         elif row.axis == "TP" and set(row.crossed) - {node}:
+            outside = " and the ".join(tier for tier in row.crossed if tier != node)
             text = (
-                f"**TP {row.degree:,} leaves the {node}**, over the {' and the '.join(t for t in row.crossed if t != node)}: every "
-                "layer waits for its all-reduces on links that are far slower than those inside."
+                f"**TP {row.degree:,} leaves the {node}**, over the {outside}: every layer waits "
+                "for its all-reduces on links that are far slower than those inside."
             )
             offer(layout, "TP", text, lambda m: advise.inside_node(m, "TP", tiers))
 
@@ -224,6 +225,13 @@ def body(scenario: state.Scenario) -> None:
     the_map(layout, scenario)
 
 
+def picked() -> None:
+    """Take the rank of the cell that was clicked."""
+    cell = st.session_state["place-map"].get("clicked")
+    if isinstance(cell, list) and len(cell) == 2 and str(cell[1]).isdigit():
+        st.session_state["place_rank"] = int(cell[1])
+
+
 @st.fragment
 def the_map(layout: Mesh, scenario: state.Scenario) -> None:
     """The map and the table, with the rank that is picked."""
@@ -242,7 +250,7 @@ def the_map(layout: Mesh, scenario: state.Scenario) -> None:
         state.warn_refused("place_by", "place_paint", "place_rank")
     figure = figures.map_figure(layout, tiers, axis, paint, int(rank))
     alt = f"{layout.size:,} GPUs coloured by {axis} {paint}; the groups of rank {rank} are marked"
-    live_chart.draw(figure, "place-map", alt)
+    live_chart.draw(figure, "place-map", alt, on_click=picked)
     st.caption(figures.what_is_drawn(layout, tiers) + " Click one to mark its groups.")
     st.html(table_html(figures.table(figures.axes(layout, tiers), layout, int(rank))))
     parts.downloads("placement", lambda: figures.rank_table(layout, tiers), "place")
