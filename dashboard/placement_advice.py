@@ -28,6 +28,18 @@ def fitting(gpus: int, degrees: Degrees) -> dict[str, int]:
     return found
 
 
+def rounded(gpus: int, degrees: Degrees, absorb: str) -> dict[str, int]:
+    """Degrees that fill ``gpus``, each in turn as near as can be; ``absorb`` takes what is left."""
+    left, found = gpus, {}
+    for axis, degree in degrees.items():
+        if axis != absorb:
+            own = degree or 1
+            found[axis] = min(divisors(left), key=lambda d, own=own: abs(log(d / own)))
+            left //= found[axis]
+    found[absorb] = left
+    return {axis: found[axis] for axis in degrees}
+
+
 def divisors(count: int) -> list[int]:
     """Every whole number that divides ``count``."""
     small = [d for d in range(1, int(count**0.5) + 1) if count % d == 0]

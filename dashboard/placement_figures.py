@@ -58,6 +58,7 @@ def headline(found: Sequence[AxisPlacement], tiers: Sequence[TierLike]) -> str:
         if row.degree > 1:
             outside = [name for name in row.crossed if name != node]
             where = f"crosses the {' and the '.join(outside)}" if outside else f"stays in a {node}"
+            where = where if row.aligned else "straddles"
             said.append(f"**{row.axis} {row.degree:,}** {where}")
     return "; ".join(said) + "." if said else "**One rank**: nobody to talk to."
 
@@ -127,9 +128,11 @@ def _shade(color: str, tint: float) -> str:
 
 
 def map_figure(
-    layout: Mesh, tiers: tuple[TierLike, ...], axis: str, paint: Paint, rank: int
+    layout: Mesh, tiers: tuple[TierLike, ...], axis: str, paint: Paint, rank: int, ink: str
 ) -> Figure:
     """Every GPU in its place, painted by its group (or its place in it); one rank's groups marked.
+
+    ``ink`` is the colour of text on the page's background.
 
     Where there are too many GPUs, a cell is a unit and has the colour of its first rank.
     """
@@ -164,7 +167,7 @@ def map_figure(
         "opacity": FAINT,
         "text": text.tolist(),
         "texttemplate": "%{text}",
-        "textfont": {"size": 11},
+        "textfont": {"size": 11, "color": ink},
         "customdata": np.stack([hover, ranks], axis=-1).tolist(),
         "hoverinfo": "text",
         "hovertemplate": "%{customdata[0]}<extra></extra>",

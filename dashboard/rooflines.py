@@ -13,6 +13,7 @@ from dashboard import theme
 from hardware_profiles import Cluster
 from roofline.bound import Bound, crossings
 from roofline.strategies import STRATEGIES, Strategy
+from roofline.strategies.sweeps import degrees
 from roofline.units import show
 from roofline.workload import Workload
 
@@ -80,38 +81,25 @@ def sweep(name: str, work: Workload, cluster: Cluster, options: Mapping[str, Any
             **STAND_IN
         )
     inner = options.get("model_parallel", 1) * options.get("data_parallel", 1)
-    most = min(cluster.gpus // inner, MOST.get(name, cluster.gpus))
-    if most < 1:
+    found = degrees(name, work, cluster, inner=inner)
+    if not found.size:
         raise ValueError(
             f"{inner} GPUs for the other axes leave none of {cluster.gpus} for {entry.degree}"
         )
-    degrees = _degrees(name, work, most, cluster)
+    found = _thinned(found[found <= MOST.get(name, cluster.gpus)])
     return Sweep(
-        entry, work, cluster, options, degrees, entry.bound(work, cluster, degrees, **options), note
+        entry, work, cluster, options, found, entry.bound(work, cluster, found, **options), note
     )
 
 
-def _degrees(name: str, work: Workload, most: int, cluster: Cluster) -> NDArray[np.float64]:
-    if name == "expert_parallel":
-        experts = int(work.experts)
-        return np.array([z for z in range(1, min(most, experts) + 1) if experts % z == 0], float)
-    if name == "pipeline_parallel":
-        most = min(most, int(work.layers))
-    if name == "mixed":
-        return np.array([x for x in range(1, most + 1) if cluster.gpus % x == 0], float)
-    return _whole_units(most, cluster)
-
-
-def _whole_units(most: int, cluster: Cluster) -> NDArray[np.float64]:
-    """Degrees up to ``most`` that fill units evenly: 1, 2, … a node, then whole nodes, then whole scalable units."""
-    grid = np.geomspace(1, most, POINTS)
-    unit = np.ones_like(grid)
-    for size in cluster.unit_sizes:
-        unit = np.where(grid >= 4 * size, size, unit) if size > 1 else unit
-    inside = cluster.unit_sizes[1]
-    whole = np.round(grid / unit) * unit
-    whole = np.where(grid > inside, np.maximum(1, np.round(grid / inside)) * inside, whole)
-    return np.unique(np.clip(np.concatenate([whole, cluster.unit_sizes, [most]]), 1, most))
+def _thinned(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At most ``POINTS`` of the degrees, evenly on a log axis, the units' own sizes among them."""
+    if len(degrees) <= POINTS:
+        return degrees
+    wanted = np.geomspace(degrees[0], degrees[-1], POINTS)
+    nearest = degrees[np.searchsorted(degrees, wanted * 0.999)]
+    powers = degrees[np.log2(degrees) % 1 == 0]
+    return np.unique(np.concatenate([nearest, powers]))
 
 
 def headline(found: Sweep) -> str:

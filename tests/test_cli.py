@@ -127,6 +127,34 @@ def test_documented_command_runs(line: str) -> None:
     assert result.stdout.strip()
 
 
+def keys_of(value: Any) -> set[str]:
+    """Keys of a document at any depth, but not those of profiles, inputs and options."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    inside = [keys_of(v) for k, v in value.items() if k not in ("profile", "inputs", "options")]
+    return set(value).union(*inside)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "strategies",
+        "collectives",
+        "hardware list",
+        "hardware show dgx-h100-superpod",
+        "placement tensor=1024",
+        "guide",
+        "bubbles",
+        "worked",
+    ],
+)
+def test_every_key_is_documented(line: str) -> None:
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert not [key for key in sorted(keys_of(document(line))) if f"`{key}`" not in text]
+
+
 class TestStrategies:
     @pytest.mark.parametrize(
         ("line", "options"),

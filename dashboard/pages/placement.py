@@ -101,17 +101,17 @@ def degree_controls(scenario: state.Scenario, axes: list[str], left: str) -> dic
     node = int(scenario.cluster.tiers[0].degree)
     usual = {"TP": min(8, node), "PP": 1 if scenario.gpus % (4 * node) else 4}
     degrees: dict[str, int | None] = {}
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="small"):
         for i, axis in enumerate(axes):
-            with st.container(horizontal=True, gap=None, vertical_alignment="bottom", width=184):
+            with st.container(horizontal=True, gap=None, vertical_alignment="bottom", width=190):
                 if axis == left:
-                    st.text_input(axis, "the rest", disabled=True, key=f"rest-{axis}", width=120)
+                    st.text_input(axis, "the rest", disabled=True, key=f"rest-{axis}", width=130)
                     degrees[axis] = None
                 else:
                     degrees[axis] = _degree(scenario, axis, usual.get(axis, 1))
                 for by, icon, word in (
-                    (-1, "arrow_left", "inwards"),
-                    (1, "arrow_right", "outwards"),
+                    (-1, "chevron_left", "inwards"),
+                    (1, "chevron_right", "outwards"),
                 ):
                     st.button(
                         "", key=f"move-{axis}-{by}", icon=f":material/{icon}:", type="tertiary",
@@ -125,7 +125,7 @@ def degree_controls(scenario: state.Scenario, axes: list[str], left: str) -> dic
 def _degree(scenario: state.Scenario, axis: str, default: int) -> int:
     value = st.number_input(
         axis, 1, max(scenario.gpus, 8), min(default, scenario.gpus), key=f"place_{axis}",
-        width=120, **state.BIND,
+        width=130, **state.BIND,
     )  # fmt: skip
     return int(value)
 
@@ -137,15 +137,27 @@ def made(scenario: state.Scenario, degrees: dict[str, int | None]) -> Mesh | Non
     except ValueError as error:
         st.error(str(error), icon=":material/error:")
     with st.container(horizontal=True, gap="small"):
-        for axis, degree in advise.fitting(scenario.gpus, degrees).items():
-            st.button(f"{axis} {degree:,}", key=f"fit-{axis}", on_click=put,
-                      args=({f"place_{axis}": degree},))  # fmt: skip
+        ways = [{axis: d} for axis, d in advise.fitting(scenario.gpus, degrees).items()]
+        absorb = next((axis for axis in degrees if degrees[axis] is None), None)
+        absorb = absorb or ("DP" if "DP" in degrees else list(degrees)[-1])
+        near = advise.rounded(scenario.gpus, degrees, absorb)
+        near = {axis: d for axis, d in near.items() if d != degrees[axis] is not None}
+        for way in [near, *(way for way in ways if way != near)]:
+            fix("fit", way)
         for gpus in room_for(scenario, degrees):
             if st.button(
                 f"{gpus:,} GPUs", key=f"gpus-{gpus}", on_click=put, args=({"gpus": gpus},)
             ):
                 st.rerun()
     return None
+
+
+def fix(kind: str, degrees: Mapping[str, int]) -> None:
+    """A button that changes degrees."""
+    label = ", ".join(f"{axis} {degree:,}" for axis, degree in degrees.items())
+    values = {f"place_{axis}": degree for axis, degree in degrees.items()}
+    st.button(label, key=f"{kind}-{label}", on_click=put, args=(values,),
+              icon=":material/auto_fix_high:")  # fmt: skip
 
 
 def room_for(scenario: state.Scenario, degrees: dict[str, int | None]) -> list[int]:
@@ -167,21 +179,21 @@ def room_for(scenario: state.Scenario, degrees: dict[str, int | None]) -> list[i
 def advice(layout: Mesh, scenario: state.Scenario) -> None:
     """What is wrong with this placement, each with the nearest that is right as a button."""
     tiers = scenario.cluster.tiers
-    node = tiers[0].name
-    for row in figures.axes(layout, tiers):
-        if not row.aligned:
-            text = (
-                f"**{row.axis} {row.degree:,}** is misaligned: its groups do not fill whole units "
-                f"or equal parts, so some straddle {max(row.units):,} units where others do not."
-            )
-            offer(layout, row.axis, text, lambda m: advise.all_aligned(m, tiers))
-        elif row.axis == "TP" and set(row.crossed) - {node}:
-            outside = " and the ".join(tier for tier in row.crossed if tier != node)
-            text = (
-                f"**TP {row.degree:,} leaves the {node}**, over the {outside}: every layer waits "
-                "for its all-reduces on links that are far slower than those inside."
-            )
-            offer(layout, "TP", text, lambda m: advise.inside_node(m, "TP", tiers))
+    node, found = tiers[0].name, figures.axes(layout, tiers)
+    if crooked := [row for row in found if not row.aligned]:
+        names = " and ".join(f"{row.axis} {row.degree:,}" for row in crooked)
+        text = (
+            f"**{names} {'are' if len(crooked) > 1 else 'is'} misaligned**: the groups fill neither "
+            "whole units nor equal parts of them, so some straddle more units than others."
+        )
+        offer(layout, crooked[0].axis, text, lambda m: advise.all_aligned(m, tiers))
+    tp = next((row for row in found if row.axis == "TP"), None)
+    if tp and tp not in crooked and (outside := [name for name in tp.crossed if name != node]):
+        text = (
+            f"**TP {tp.degree:,} leaves the {node}**, over the {' and the '.join(outside)}: every "
+            "layer waits for its all-reduces on links that are far slower than those inside."
+        )
+        offer(layout, "TP", text, lambda m: advise.inside_node(m, "TP", tiers))
 
 
 def offer(layout: Mesh, axis: str, text: str, good: Any) -> None:
@@ -190,16 +202,8 @@ def offer(layout: Mesh, axis: str, text: str, good: Any) -> None:
     absorb = ["DP", *(other for other in reversed(layout.axes) if other != "DP")]
     with st.container(horizontal=True, gap="small"):
         if found := advise.nearest(layout, axis, good, absorb):
-            changed = {
-                f"place_{name}": new
-                for name, new, old in zip(found.axes, found.degrees, layout.degrees, strict=True)
-                if new != old
-            }
-            label = ", ".join(
-                f"{key.removeprefix('place_')} {new:,}" for key, new in changed.items()
-            )
-            st.button(label, key=f"better-{axis}", on_click=put, args=(changed,),
-                      icon=":material/auto_fix_high:")  # fmt: skip
+            changed = zip(found.axes, found.degrees, layout.degrees, strict=True)
+            fix("better", {name: new for name, new, old in changed if new != old})
         if axis == "TP" and layout.stride("TP") > 1:
             first = ["TP", *(other for other in layout.axes if other != "TP")]
             st.button("Make TP the innermost axis", key="tp-first", on_click=put,
@@ -225,6 +229,11 @@ def body(scenario: state.Scenario) -> None:
     the_map(layout, scenario)
 
 
+def ink() -> str:
+    """Colour of text, light or dark as the theme has it."""
+    return "#e6eaf0" if st.context.theme.type == "dark" else "#1b2430"
+
+
 def picked() -> None:
     """Take the rank of the cell that was clicked."""
     cell = st.session_state["place-map"].get("clicked")
@@ -248,7 +257,7 @@ def the_map(layout: Mesh, scenario: state.Scenario) -> None:
                                help="Its groups are marked; a click on the map picks one too",
                                **state.BIND)  # fmt: skip
         state.warn_refused("place_by", "place_paint", "place_rank")
-    figure = figures.map_figure(layout, tiers, axis, paint, int(rank))
+    figure = figures.map_figure(layout, tiers, axis, paint, int(rank), ink())
     alt = f"{layout.size:,} GPUs coloured by {axis} {paint}; the groups of rank {rank} are marked"
     live_chart.draw(figure, "place-map", alt, on_click=picked)
     st.caption(figures.what_is_drawn(layout, tiers) + " Click one to mark its groups.")
