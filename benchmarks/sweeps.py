@@ -28,7 +28,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     """Name to the call that is timed; every sweep is over the group's size, the dearest axis."""
     cluster = hardware_profiles.cluster("dgx-h100-superpod")
     work = presets.workload("llama-3-70b", 4e6)
-    moe = presets.workload("mixtral-8x22b", 4e6)
+    moe = presets.workload("deepseek-v3", 4e6)
     sizes = np.random.default_rng(0).integers(1, 1024, POINTS).astype(float)
     nbytes = np.geomspace(1e3, 1e10, POINTS)
     calls: dict[str, Callable[[], Any]] = {
@@ -40,7 +40,10 @@ def cases() -> dict[str, Callable[[], Any]]:
     )
     for name, strategy in STRATEGIES.items():
         block = moe if "expert" in name else work
-        calls[name] = lambda s=strategy, w=block: s.bound(w, cluster, sizes).t_upper
+        most = float(min(block.experts, 1023) if "expert" in name else 1023)
+        calls[name] = lambda s=strategy, w=block, d=np.minimum(sizes, most): (
+            s.bound(w, cluster, d).t_upper
+        )
     return calls
 
 

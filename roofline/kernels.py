@@ -23,7 +23,6 @@ from roofline.units import Bytes, BytesPerSecond, Count, FlopPerSecond, Seconds
 
 TILE = 128 * 256
 BACKWARD_ATTENTION = 2.5
-LONG = 2e12  # FLOPs of a kernel that feels half of the power limit
 RAMP = 2e-6  # until a memory-bound kernel streams at full rate
 
 
@@ -40,7 +39,6 @@ class Matmuls:
     start: Seconds  # τ₀
     hbm_fraction: Count  # η
     operand_bytes: Bytes  # per element of A and B
-    droop: Count = 0.0  # of the efficiency, where kernels run long enough to meet the power limit
 
     def seconds(
         self, m: Count, n: Count, k: Count, batch: Count = 1.0, out_bytes: Bytes = 2.0
@@ -49,8 +47,7 @@ class Matmuls:
         waves = batch * m * n / (TILE * self.sms)
         filled = np.sqrt(waves * waves + self.wave * self.wave)
         flops = filled * self.sms * (TILE * 2.0) * (k + self.depth)
-        slower = 1.0 - self.droop * flops / (flops + LONG)
-        compute = flops / (self.peak * self.efficiency * slower)
+        compute = flops / (self.peak * self.efficiency)
         nbytes = batch * (self.operand_bytes * k * (m + n) + out_bytes * m * n)
         return norm4(compute, nbytes / (self.hbm * self.hbm_fraction)) + self.start
 

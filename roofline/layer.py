@@ -21,6 +21,9 @@ from roofline.layout import FLASH, RING, Layout
 from roofline.units import Bytes, Count, Seconds
 
 EAGER_NORM, EAGER_ROPE, EAGER_ACTIVATION = 5.0, 4.0, 1.7  # bytes of eager chains over fused
+EAGER_LAUNCHES = 40  # kernels of an eager layer forward, twice as many backward
+BLOCKED = 50e-6  # seconds that the host takes for one of them when it waits for each
+MISALIGNED = 12.0  # slower, batched matmuls over heads whose width is not a multiple of 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,20 @@ def dense(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
     """A layer with a plain MLP."""
     block = attention_block(model, layout, kernels, casts)
     mlp, tail = _mlp(model, layout, kernels, casts)
-    return Layer(block.forward + mlp.forward, block.backward + mlp.backward, tail)
+    return _layer(layout, block, mlp, tail)
+
+
+def _layer(layout: Layout, first: _Sum, second: _Sum, tail: Work) -> Layer:
+    waits = Work(0.0, 0.0, layout.blocking * EAGER_LAUNCHES * BLOCKED)
+    forward = first.forward + second.forward + waits
+    return Layer(forward, first.backward + second.backward + waits.times(2), tail)
 
 
 def mixture(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
     """A layer with experts."""
     block = attention_block(model, layout, kernels, casts)
     experts, tail = _experts(model, layout, kernels, casts)
-    return Layer(block.forward + experts.forward, block.backward + experts.backward, tail)
+    return _layer(layout, block, experts, tail)
 
 
 def attention_block(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> _Sum:
@@ -179,9 +188,10 @@ def _unfused(kernels: Kernels, model: Dims, layout: Layout, heads: Count) -> tup
     s, d, batch = 1.0 * layout.sequence, model.head_dim, layout.micro_batch * heads
     run, stream = kernels.half_matmuls.seconds, kernels.streams.seconds
     scores = batch * s * s
-    forward = run(s, s, d, batch) + run(s, d, s, batch)
+    slow = np.where(np.mod(d, 8) > 0, MISALIGNED, 1.0)
+    forward = slow * (run(s, s, d, batch) + run(s, d, s, batch))
     forward = forward + stream(scores * (3.0 + 5.0 * layout.dropout), 1.0 + layout.dropout)
-    backward = run(s, s, d, batch) + 3.0 * run(s, d, s, batch)
+    backward = slow * (run(s, s, d, batch) + 3.0 * run(s, d, s, batch))
     backward = backward + stream(scores * (6.0 + 5.0 * layout.dropout), 1.0 + layout.dropout)
     copies = stream(4.0 * layout.tokens * (heads + 2 * model.kv_heads / layout.tp) * d, 2.0)
     return forward + copies, backward + copies
@@ -253,7 +263,7 @@ def head(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
     block.forward += Work(forward, 0.0, 0.0)
     block.backward += Work(backward, 0.0, 0.0)
     logits = tokens * width
-    block.stream(logits * (26.0 - 18.0 * fused), logits * (14.0 - 8.0 * fused), 8.0 - 6.0 * fused)
+    block.stream(logits * (36.0 - 28.0 * fused), logits * (20.0 - 14.0 * fused), 8.0 - 6.0 * fused)
     times = 1.0 + model.mtp
     return Layer(block.forward.times(times), block.backward.times(times), Work(0.0, 0.0, 0.0))
 

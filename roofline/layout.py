@@ -49,10 +49,10 @@ class Layout:
     sequence: Count = 2048
     sequence_parallel: Count = 1  # 1: token-wise work is split over tp too
     zero: Count = 1  # ZeRO stage of the data-parallel axis
-    shard: Count = 0  # GPUs that FSDP shards over; 0: the whole data-parallel axis (else HSDP)
+    shard: Count = 0  # ranks that states are sharded over; 0: the whole data-parallel axis
     reshard: Count = 1  # 1: FSDP frees weights after the forward pass
     schedule: Count = 0  # SCHEDULE
-    even: Count = 0  # 1: embedding and head count as layers when stages are cut
+    even: Count = 0  # 1: embedding and head take the slot of a layer when stages are cut
     recompute: Count = 0  # RECOMPUTE
     recompute_share: Count = 1.0  # of the layers
     offload_share: Count = 0.0  # of the activations, to host memory
@@ -69,6 +69,7 @@ class Layout:
     fused_loss: Count = 0
     graphs: Count = 0  # CUDA graphs: gaps between kernels all but vanish
     dropout: Count = 0
+    blocking: Count = 0  # 1: the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
     weight_bytes: Bytes = 2.0  # gathered or broadcast weights
     gradient_bytes: Bytes = 2.0  # reduced gradients
     optimizer_bytes: Bytes = 46.0  # read and written per owned parameter in a step

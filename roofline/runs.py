@@ -32,17 +32,17 @@ class Framework:
     fused_loss: bool = False
     tp_overlap: str = "backward"
     dp_overlap: bool = True
+    pp_overlap: bool = True  # sends between interleaved chunks; plain 1F1B always waits
     dropout: bool = False
     gradient_bytes: float = 2.0
     optimizer_bytes: float = 46.0
-    even: bool = False  # embedding and head count as layers of a stage
     full_recompute: str = "full"  # what "full" repeats
     checkpoint: str = "attention"  # what "selective" repeats
     unstated: str = "none"  # where the run does not say
 
 
 FRAMEWORKS = (
-    Framework("Megatron-Bridge", ("Megatron-Bridge",), fused_loss=True, tp_overlap="fine", even=True),
+    Framework("Megatron-Bridge", ("Megatron-Bridge",), fused_loss=True, tp_overlap="fine"),
     Framework("dgxc NeMo", ("dgxc-benchmarking",), tp_overlap="fine", fused_loss=True),
     Framework("NeMo", ("NVIDIA/NeMo", "NeMo-Framework", "NeMo-Megatron"), tp_overlap="fine"),
     Framework(
@@ -60,25 +60,48 @@ FRAMEWORKS = (
         full_recompute="block",
         checkpoint="half",
     ),
-    Framework("InternEvo", ("InternEvo", "InternLM"), attention="flash-2", full_recompute="block"),
-    Framework("JAX", ("JAX", "MaxText", "Pax", "paxml"), tp_overlap="none", fused_loss=True, unstated="block"),
+    Framework(
+        "InternEvo",
+        ("InternEvo", "InternLM"),
+        attention="flash-2",
+        fused=False,
+        tp_overlap="none",
+        full_recompute="block",
+    ),
+    Framework(
+        "JAX",
+        ("JAX", "MaxText", "Pax", "paxml"),
+        tp_overlap="none",
+        fused_loss=True,
+        checkpoint="half",
+        unstated="block",
+    ),
     Framework("nanotron", ("nanotron", "picotron"), attention="flash-2", fused=False),
     Framework("MegaScale", ("MegaScale",), attention="flash-2", tp_overlap="backward"),
     Framework(
         "Megatron-DeepSpeed",
         ("bigscience", "Megatron-DeepSpeed"),
         attention="unfused",
-        tp_overlap="backward",
+        tp_overlap="none",
         dp_overlap=False,
+        pp_overlap=False,
         gradient_bytes=4.0,
     ),
-    Framework("Megatron 2023", ("Zero Bubble",), attention="unfused", dropout=True, dp_overlap=False),
+    Framework(
+        "Megatron 2023",
+        ("Zero Bubble",),
+        attention="unfused",
+        dropout=True,
+        dp_overlap=False,
+        pp_overlap=False,
+    ),
     Framework(
         "Megatron 2022",
         ("Korthikanti", "Megatron", "vTrain", "Narayanan"),
         attention="unfused",
         tp_overlap="backward",
         dp_overlap=False,
+        pp_overlap=False,
         dropout=True,
     ),
 )
@@ -175,11 +198,13 @@ def _layout(run: Run, shape: Mapping[str, Any], row: Framework, assumed: list[st
         shard=_shard(fsdp, extra),
         reshard=float(reshard),
         schedule=_schedule(extra),
-        even=float(row.even or "zero bubble" in str(run.get("source", "")).lower() or _counted(run)),
+        even=float(_counted(run)),
         recompute=RECOMPUTE[kind],
         recompute_share=share,
         tp_overlap=OVERLAP[_tp_overlap(extra, row)],
         dp_overlap=float(row.dp_overlap),
+        pp_overlap=float(row.pp_overlap and (run.get("vpp") or 1) > 1),
+        blocking=float("CUDA_LAUNCH_BLOCKING=1" in str(run.get("notes", ""))),
         ep_overlap=0.7 if extra.get("moe_a2a_overlap") else 0.0,
         deduplicated=float(extra.get("moe_dispatcher") in ("hybridep", "deepep")),
         attention=FLASH[attention],
@@ -188,15 +213,18 @@ def _layout(run: Run, shape: Mapping[str, Any], row: Framework, assumed: list[st
         graphs=float(extra.get("cuda_graph_impl") not in (None, "none") or extra.get("cuda_graphs") == 1),
         dropout=float(row.dropout),
         weight_bytes=_weight_bytes(run, fsdp),
-        gradient_bytes=row.gradient_bytes,
+        gradient_bytes=_gradient_bytes(run, row),
         optimizer_bytes=row.optimizer_bytes,
         node_limit=4 if experts == 256 else float("inf"),
     )
 
 
 def _counted(run: Run) -> bool:
-    """BLOOM's later runs and uneven splits count embedding and head as layers of a stage."""
-    return "layers_not_divisible_by_pp" in (run.get("flags") or ())
+    """Uneven splits, and those said to, give embedding and head the slot of a layer."""
+    notes = str(run.get("notes", ""))
+    stated = "count as one layer slot" in notes or "one layer fewer" in notes
+    stages = (run.get("pp") or 1) * (run.get("vpp") or 1)
+    return stated or bool(run["model"]["layers"] % stages)
 
 
 def _recompute(
@@ -208,7 +236,7 @@ def _recompute(
         share = min(1.0, layers * pp / float(shape["layers"])) if layers else 1.0
         return row.full_recompute, share
     if kind == "selective":
-        return row.checkpoint, 1.0
+        return ("none" if "minimal_flash" in str(run.get("notes", "")) else row.checkpoint), 1.0
     return ("none" if kind == "none" else row.unstated), 1.0
 
 
@@ -225,15 +253,24 @@ def _schedule(extra: Mapping[str, Any]) -> int:
 
 
 def _shard(fsdp: str, extra: Mapping[str, Any]) -> float:
-    if extra.get("fsdp_shard"):
-        return float(extra["fsdp_shard"])
+    for key in ("fsdp_shard", "zero1_group"):
+        if (extra.get(key) or 0) > 0:
+            return float(extra[key])
     digits = "".join(c if c.isdigit() else " " for c in fsdp.partition("dp_shard")[2]).split()
     return float(digits[0]) if digits else 0.0
 
 
 def _weight_bytes(run: Run, fsdp: str) -> float:
     detail = str(run.get("precision_detail") or "")
+    if detail.startswith("amp") and (run.get("year") or 2024) < 2024:
+        return 4.0  # Composer's mixed_precision=DEFAULT of 2023 gathers fp32 weights
     return 1.0 if "fp8 params" in detail or "float8 all-gather" in detail else 2.0
+
+
+def _gradient_bytes(run: Run, row: Framework) -> float:
+    if str(run.get("precision_detail") or "").startswith("amp") and (run.get("year") or 2024) >= 2024:
+        return 4.0  # and of 2024 scatters fp32 gradients
+    return row.gradient_bytes
 
 
 def _model(shape: Mapping[str, Any], tp: float) -> Transformer:

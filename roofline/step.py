@@ -40,6 +40,7 @@ class Habits:
     fine_overlap: Count = 0.75  # share of TP communication that fine-grained overlap hides
     experts: Count = 1.0  # inflation of expert layers: ragged groups, host syncs
     fixed: Seconds = 0.0  # per step: loss and norm synchronisation, data, logging
+    power: Count = 0.0  # matmul time gained when matmuls take all of it: clocks fall at the power limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,30 @@ class Stage:
         """Both passes. [s]"""
         return self.forward_seconds + self.backward_seconds
 
+    def slower(self, power: Count) -> tuple[Stage, Count]:
+        """The stage with its matmuls at the clocks that their share of the time leaves, and by how much."""
+        matmuls = self.forward.matmuls + self.backward.matmuls
+        of_forward = self.forward.matmuls / self.forward.total
+        factor = 1.0 + power * (matmuls + self.again * of_forward) / self.seconds
+        return (
+            Stage(
+                Work(self.forward.matmuls * factor, self.forward.attention, self.forward.memory),
+                Work(self.backward.matmuls * factor, self.backward.attention, self.backward.memory),
+                self.again * (1.0 + (factor - 1.0) * of_forward),
+                self.tp,
+                self.cp,
+                self.ep,
+            ),
+            factor,
+        )
+
 
 def predict(job: Job) -> StepTime:
     """Time of one optimizer step, term by term."""
     layout = job.layout
-    stage = average_stage(job)
+    stage, slow = average_stage(job).slower(job.habits.power)
     sharded = np.greater_equal(layout.zero, 3)
-    pipeline = _pipeline(job, stage)
+    pipeline = _pipeline(job, stage, slow)
     data = _data_parallel(job, stage)
     if np.any(sharded):
         gathered = _fully_sharded(job, stage)
@@ -249,18 +267,17 @@ def _expert_parallel(job: Job) -> tuple[Seconds, Seconds]:
     return (dispatch + combine) * shown, 2 * combine * shown
 
 
-def _pipeline(job: Job, stage: Stage) -> dict[str, Seconds]:
+def _pipeline(job: Job, stage: Stage, slow: Count) -> dict[str, Seconds]:
     """What the stages add to the work of the average one: the ends, the sends, the bubble."""
     layout, model = job.layout, job.model
     p, v, m = 1.0 * layout.pp, 1.0 * layout.chunks, layout.microbatches
-    ends = _ends(job)
+    ends = _ends(job, slow)
     several = p > 1
-    per_chunk = model.layers / (p * v)
-    uneven = np.where(np.greater(layout.even, 0), 1.0, np.ceil(per_chunk - 1e-9) / per_chunk)
-    longest = stage.seconds * (np.where(several, uneven, 1.0) - 1.0)
-    worst = np.maximum(ends[0], ends[1])
-    shared = (ends[0] + ends[1]) / p
-    extra = np.where(several, np.where(np.greater(layout.even, 0), shared, longest + worst), ends[0] + ends[1])
+    slots = np.where(np.greater(layout.even, 0), 1.0, 0.0)
+    one = stage.seconds * p / model.layers
+    longest = one * v * np.ceil((model.layers + 2 * slots) / (p * v) - 1e-9)
+    at_end = longest - slots * one + np.maximum(ends[0], ends[1])
+    extra = np.where(several, np.maximum(longest, at_end) - stage.seconds, ends[0] + ends[1])
     send = _send(job)
     waits = np.where(np.greater(layout.pp_overlap, 0), 0.0, 2.0 * v * send)
     return {
@@ -288,7 +305,7 @@ def _fill(layout: Layout, stage: Stage, send: Seconds) -> Seconds:
     return np.select(kinds, list(by_schedule.values()))
 
 
-def _ends(job: Job) -> tuple[Seconds, Seconds]:
+def _ends(job: Job, slow: Count) -> tuple[Seconds, Seconds]:
     """Head with loss, and embedding, with the collectives that tensor parallelism costs them."""
     layout, model = job.layout, job.model
     top, bottom = ops.head(model, layout, job.kernels), ops.embedding(model, layout, job.kernels)
@@ -297,9 +314,13 @@ def _ends(job: Job) -> tuple[Seconds, Seconds]:
     split = np.greater(layout.sequence_parallel, 0)
     gather, scatter, reduce = route.gather(nbytes), route.scatter(nbytes), route.reduce(nbytes)
     return (
-        top.forward.total + top.backward.total + np.where(split, gather, reduce),
+        _slowed(top.forward, slow) + _slowed(top.backward, slow) + np.where(split, gather, reduce),
         bottom.forward.total + bottom.backward.total + np.where(split, 2 * scatter, reduce),
     )
+
+
+def _slowed(work: Work, slow: Count) -> Seconds:
+    return work.matmuls * slow + work.attention + work.memory
 
 
 def _send(job: Job) -> Seconds:
@@ -345,8 +366,10 @@ def _data_parallel(job: Job, stage: Stage) -> dict[str, Seconds]:
     route = job.network.route(Group(layout.data_ranks, layout.tp))
     plain = np.equal(layout.zero, 0)
     grads = dense * layout.gradient_bytes
-    reduce = np.where(plain, route.reduce(grads), route.scatter(grads))
-    gather = np.where(plain, 0.0, route.gather(dense * layout.weight_bytes))
+    part = np.greater(layout.shard, 0)
+    near = job.network.route(Group(layout.shards, layout.tp))
+    reduce = np.where(np.logical_or(plain, part), route.reduce(grads), route.scatter(grads))
+    gather = np.where(plain, 0.0, near.gather(dense * layout.weight_bytes))
     if np.any(np.greater(have.experts, 0)):
         expert = job.network.route(Group(layout.expert_data_ranks, layout.ep * layout.etp))
         grads = have.experts * layout.gradient_bytes

@@ -76,6 +76,8 @@ def order() -> tuple[list[str], str]:
             "move it outwards, or use the arrows.",
             **state.BIND,
         )
+        if not chosen:
+            return [], NONE
         open_ = st.segmented_control(
             "Takes what the others leave",
             [*chosen, NONE],
@@ -141,8 +143,8 @@ def made(scenario: state.Scenario, degrees: dict[str, int | None]) -> Mesh | Non
         absorb = next((axis for axis in degrees if degrees[axis] is None), None)
         absorb = absorb or ("DP" if "DP" in degrees else list(degrees)[-1])
         near = advise.rounded(scenario.gpus, degrees, absorb)
-        near = {axis: d for axis, d in near.items() if d != degrees[axis] is not None}
-        for way in [near, *(way for way in ways if way != near)]:
+        near = {axis: d for axis, d in near.items() if degrees[axis] not in (None, d)}
+        for way in [near] * bool(near) + [way for way in ways if way != near]:
             fix("fit", way)
         for gpus in room_for(scenario, degrees):
             if st.button(
@@ -168,6 +170,8 @@ def room_for(scenario: state.Scenario, degrees: dict[str, int | None]) -> list[i
     below = scenario.gpus // known * known
     found = []
     for gpus in (below, below + known):
+        if gpus > max(scenario.profile.gpus, 131_072):  # more than the sidebar takes
+            continue
         try:
             scenario.profile.resized(gpus)
         except ValueError:
