@@ -22,6 +22,11 @@ PROBE = """() => {
   new MutationObserver(seen).observe(document.querySelector('[data-testid="stMain"]'),
     {subtree: true, childList: true, characterData: true, attributeFilter: ['d', 'x', 'y', 'transform']});
 }"""
+SLIDERS = {
+    "batch, four charts": ("/", "Batch in tokens"),
+    "replicas, one chart": ("/?strategy=Data+parallel", "Replicas"),
+    "message size, two charts": ("/collectives", "Message size"),
+}
 QUIET = "() => window.probe.changed > 0 && performance.now() - window.probe.changed > 300"
 
 
@@ -62,16 +67,15 @@ def main() -> None:
     with dashboard() as url:
         result = {"server_s": time.perf_counter() - started, "first_paint_s": first_paint(url)}
         result["second_paint_s"] = first_paint(url)
-        for path, label in (("/", "Batch in tokens"), ("/?strategy=Data+parallel", "Replicas")):
+        for name, (path, label) in SLIDERS.items():
             times = measure(url, path, label, options.presses)
-            key = path.strip("/") or "rooflines"
-            result[f"{key}_median_ms"] = statistics.median(times)
-            result[f"{key}_p90_ms"] = statistics.quantiles(times, n=10)[-1]
+            result[f"{name}_median_ms"] = statistics.median(times)
+            result[f"{name}_p90_ms"] = statistics.quantiles(times, n=10)[-1]
     if options.json:
         print(json.dumps(result))
         return
     for name, value in result.items():
-        print(f"{name:24} {value:8.2f}")
+        print(f"{name:34} {value:8.2f}")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def crossing(
         axis(x_title, x, decades=False),
         axis(y_title, np.concatenate([t_math, t_comms]), "s"),
         height=height,
-        shapes=forbidden(x, t_comms > t_math) + ([_here(current)] if current else []),
+        shapes=forbidden(x, t_comms > t_math, marks) + ([_here(current)] if current else []),
     )
 
 
@@ -161,24 +161,19 @@ def crossover_marks(x: Any, y: Any, near_edge: Any) -> Figure:
     }
 
 
-def forbidden(x: Any, where: Any) -> list[Figure]:
-    """Shading over the stretches of ``x`` where communication takes longer than compute."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(where, int), [0]])))
+def forbidden(x: Any, where: Any, edges: Any) -> list[Figure]:
+    """Shading over the stretches of ``x`` where communication takes longer, from crossover to crossover."""
+    bounds = np.concatenate([[x[0]], np.atleast_1d(edges), [x[-1]]])
+    middles = np.sqrt(bounds[:-1] * bounds[1:])
+    inside = np.asarray(where)[np.argmin(np.abs(np.log(x[:, None] / middles)), axis=0)]
     return [
         {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": float(x[start]),
-            "x1": float(x[min(stop, len(x) - 1)]),
-            "y0": 0,
-            "y1": 1,
-            "fillcolor": theme.FORBIDDEN,
-            "line": {"width": 0},
-            "layer": "below",
+            "type": "rect", "xref": "x", "yref": "paper", "x0": left, "x1": right, "y0": 0, "y1": 1,
+            "fillcolor": theme.FORBIDDEN, "line": {"width": 0}, "layer": "below",
         }
-        for start, stop in edges.reshape(-1, 2)
-    ]
+        for left, right, shaded in zip(bounds[:-1], bounds[1:], inside, strict=True)
+        if shaded
+    ]  # fmt: skip
 
 
 def _here(x: float) -> Figure:

@@ -38,8 +38,8 @@ VARIANTS = {
     "a ring per tier": {"algorithm": "hierarchical"},
     "one ring through all": {"algorithm": "ring"},
     "tree": {"algorithm": "tree"},
-    "switches add, theory": {"in_network": "theory"},
-    "switches add, measured": {"in_network": "measured"},
+    "SHARP, theory": {"in_network": "theory"},
+    "SHARP, measured": {"in_network": "measured"},
 }
 
 
@@ -118,7 +118,7 @@ def flat_figure(domain: Domain, operation: str, size: float, against: str) -> Fi
 
 def _ranks(most: int) -> tuple[NDArray[np.float64], Figure]:
     """Powers of two, which every algorithm serves, to beyond the ranks asked for."""
-    x = 2.0 ** np.arange(1, max(6, int(np.ceil(np.log2(max(most, 2)))) + 2))
+    x = 2.0 ** np.arange(1.0, max(6, int(np.ceil(np.log2(max(most, 2)))) + 2))
     axis = charts.axis("ranks", x, decades=False)
     return x, axis | {"unifiedhovertitle": {"text": "%{customdata}"}}
 
@@ -243,7 +243,7 @@ class Sharded:
 
     def degrees(self, most: float) -> NDArray[np.float64]:
         """Powers of two up to ``most``."""
-        return 2.0 ** np.arange(int(np.floor(np.log2(max(most, 1)))) + 1)
+        return 2.0 ** np.arange(0.0, int(np.floor(np.log2(max(most, 1)))) + 1)
 
 
 def sharded_figure(sharded: Sharded, ranks: int, shards: int) -> Figure:

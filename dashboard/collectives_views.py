@@ -150,6 +150,9 @@ def routed_at_size(found: compare.Routed) -> None:
 
 def sharded(scenario: state.Scenario) -> None:
     """A collective over X of an array that is also sharded Y ways on another axis."""
+    if scenario.gpus == 1:
+        st.info("One GPU has nobody to share an array with.", icon=":material/info:")
+        return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         op = COLLECTIVES[choice("Collective", compare.RINGS, compare.RINGS[0], "coll_alg_op")]
         where = choice(

@@ -71,34 +71,54 @@ def verdict(bound: Bound) -> None:
     icon = ":material/check_circle:" if good else ":material/warning:"
     (st.success if good else st.warning)(bound.sentence(), icon=icon)
     limit = bound.threshold
-    columns = st.columns(4)
+    columns = st.columns([4, 4, 5, 4])
     columns[0].metric("T_math", show(float(bound.t_math), "s"), border=True)
     columns[1].metric("T_comms", show(float(bound.t_comms), "s"), border=True)
     columns[2].metric(limit.quantity, show(float(limit.actual), digits=4), border=True)
     columns[3].metric(
         "needed", show(float(limit.needed), digits=4), border=True, help=limit.because
     )
-    st.caption(limit.because)
+    st.caption(f"{limit.because[:1].upper()}{limit.because[1:]}.")
 
 
-def formulas(bound: Bound, page_text: str) -> None:
-    """Where the numbers come from: each term's formula with its value, the inequality, the text of the module."""
-    with st.expander("Formula, numbers and sources", icon=":material/function:"):
+def formulas(bound: Bound, page_text: str, key: str) -> None:
+    """Where the numbers come from: each term's formula with its value, the inequality, the text of the module.
+
+    Only made once opened: it is most of what a page would send again at every move of a slider.
+    """
+    box = st.expander(
+        "Formula, numbers and sources",
+        icon=":material/function:",
+        on_change="rerun",
+        key=f"{key}-formulas",
+    )
+    if not box.open:
+        return
+    with box:
         _term("T_{math}", bound.math)
         for term in bound.comms:
             _term("T_{comms}", term)
-        st.latex(bound.threshold.inequality)
+        st.latex(_inequality(bound))
         st.code(page_text, language=None)
 
 
 def _term(symbol: str, term: Term) -> None:
-    value = show(float(np.asarray(term.seconds)), "s").replace("µ", r"\\mu ")
-    number, unit = value.rsplit(" ", 1)
+    number, unit = show(float(np.asarray(term.seconds)), "s").rsplit(" ", 1)
     tier = f", set by the tier *{term.tier}*" if str(term.tier) else ""
-    st.latex(
-        rf"{symbol} = {term.formula} = {number}\ \mathrm{{{unit.replace(chr(92) * 2, chr(92))}}}"
-    )
+    st.latex(rf"{symbol} = {term.formula} = {number}\ \mathrm{{{unit}}}".replace("µ", r"\mu "))
     st.caption(f"{term.name}{tier} — [{term.source}]({term.source.work.url})")
+
+
+def _inequality(bound: Bound) -> str:
+    """The condition under which communication hides, and the two numbers that it compares here."""
+    limit = bound.threshold
+    relation = r"\geq" if bound.compute_bound else "<"
+    have, needed = (
+        show(float(side), digits=4).replace(",", "{,}") for side in (limit.actual, limit.needed)
+    )
+    return (
+        rf"{limit.inequality} \qquad {have} \;{relation}\; {needed} \quad \text{{{limit.quantity}}}"
+    )
 
 
 def problems(messages: Sequence[str]) -> None:

@@ -24,8 +24,13 @@ def fitting(gpus: int, degrees: Degrees) -> dict[str, int]:
             continue
         room = gpus // others
         choices = divisors(room) if open_ else [room]
-        found[axis] = min(choices, key=lambda d, own=degree: abs(log(d / own)))
+        found[axis] = next_to(degree, choices)
     return found
+
+
+def next_to(degree: int, choices: Sequence[int]) -> int:
+    """The choice that is off by the smallest factor."""
+    return min(choices, key=lambda choice: abs(log(choice / degree)))
 
 
 def rounded(gpus: int, degrees: Degrees, absorb: str) -> dict[str, int]:
@@ -33,8 +38,7 @@ def rounded(gpus: int, degrees: Degrees, absorb: str) -> dict[str, int]:
     left, found = gpus, {}
     for axis, degree in degrees.items():
         if axis != absorb:
-            own = degree or 1
-            found[axis] = min(divisors(left), key=lambda d, own=own: abs(log(d / own)))
+            found[axis] = next_to(degree or 1, divisors(left))
             left //= found[axis]
     found[absorb] = left
     return {axis: found[axis] for axis in degrees}

@@ -30,7 +30,7 @@ MOST = 2048  # cells of a map
 FAINT = 0.5  # how strong cells outside the groups of the picked rank are
 LINES = 32  # rows of a block, where no tier says how many belong together
 TINTS = (0.0, 0.42, -0.4)  # lighter, darker: three rounds of the eight colours
-SCALE = ("#f7efc0", "#d3c26f", "#98936f", "#636b73", "#485772", "#2c436e", "#0b2e62")
+SCALE = ("#ecc94b", "#a8b95a", "#63a67c", "#3790a0", "#3d70b5", "#5b4ea8", "#6b2f8a")
 
 
 @lru_cache(maxsize=32)
@@ -146,8 +146,9 @@ def map_figure(
     at = (cells.rows, cells.columns)
     paints = _paints(paint, layout.degree(axis))
     value = value % len(paints) if paint == "group" else value * len(paints) // layout.degree(axis)
+    chosen = _chosen(layout, cells, rank)
     faint[at] = value
-    z[at] = np.where(_chosen(layout, cells, rank), value, None)
+    z[cells.rows[chosen], cells.columns[chosen]] = value[chosen]
     hover[at] = list(_hovers(layout, tiers, cells, first))
     ranks[at] = first
     text[at] = list(_labels(cells, first, places))
@@ -269,7 +270,7 @@ def _points(cells: Grid, members: Ints, name: str, symbol: str, size: int) -> Fi
 def members_of(layout: Mesh, axis: str, rank: int) -> Ints:
     """The group of ``axis`` that ``rank`` is in."""
     place = {name: int(at) for name, at in layout.coordinates(rank).items()}
-    return layout.rank(**(place | {axis: np.arange(layout.degree(axis))}))  # type: ignore[arg-type]
+    return layout.rank(**(place | {axis: np.arange(layout.degree(axis))}))
 
 
 def _framed(traces: list[Figure], cells: Grid) -> Figure:

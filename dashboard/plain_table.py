@@ -23,4 +23,4 @@ def table_html(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _wrap(cell: str) -> str:
     """A long text may break into lines, a number may not."""
-    return "min-width:16em" if len(cell) > 48 else "white-space:nowrap"
+    return "min-width:11em" if len(cell) > 40 else "white-space:nowrap"

@@ -63,7 +63,7 @@ class Dims:
             tied=float(model.tied),
             bias=float(model.mlp_bias),
             layernorm=float(model.norm != "rmsnorm"),
-            rope=float(model.positions == 0),
+            rope=float(model.rope),
             latent=float(latent is not None),
             query_rank=float(latent.query_rank) if latent else 0.0,
             kv_rank=float(latent.kv_rank) if latent else 0.0,

@@ -52,7 +52,7 @@ class Layout:
     shard: Count = 0  # ranks that states are sharded over; 0: the whole data-parallel axis
     reshard: Count = 1  # 1: FSDP frees weights after the forward pass
     schedule: Count = 0  # SCHEDULE
-    even: Count = 0  # 1: embedding and head take the slot of a layer when stages are cut
+    even: Count = 0  # 1: embedding and head take the slot of a layer when stages are cut; 2: cut by hand
     recompute: Count = 0  # RECOMPUTE
     recompute_share: Count = 1.0  # of the layers
     offload_share: Count = 0.0  # of the activations, to host memory
@@ -61,13 +61,13 @@ class Layout:
     pp_overlap: Count = 1
     dp_overlap: Count = 1
     ep_overlap: Count = 0.0  # share of the experts' all-to-alls hidden behind compute
-    deduplicated: Count = 1  # a token goes once to each node
+    deduplicated: Count = 1  # a token goes once to each node, and to each GPU
     node_limit: Count = np.inf
     imbalance: Count = 1.0  # load of the busiest expert rank over the mean
     attention: Count = 1  # FLASH
     fused: Count = 1  # norms, rope and activations as single kernels
     fused_loss: Count = 0
-    graphs: Count = 0  # CUDA graphs: gaps between kernels all but vanish
+    graphs: Count = 0  # CUDA graphs: 1 of parts of a layer, 2 of the whole iteration
     dropout: Count = 0
     blocking: Count = 0  # 1: the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
     weight_bytes: Bytes = 2.0  # gathered or broadcast weights

@@ -105,6 +105,8 @@ FRAMEWORKS = (
         dropout=True,
     ),
 )
+# Share of a layer's forward pass that recomputing a module repeats.
+MODULES = {"layernorm": 0.02, "moe_act": 0.04, "mla_up_proj": 0.06, "mlp": 0.08, "moe": 0.5}
 UNKNOWN = Framework("unknown framework", ())
 
 
@@ -198,25 +200,49 @@ def _layout(run: Run, shape: Mapping[str, Any], row: Framework, assumed: list[st
         shard=_shard(fsdp, extra),
         reshard=float(reshard),
         schedule=_schedule(extra),
-        even=float(_counted(run)),
+        even=float(_counted(run)) * (2.0 if shape.get("mtp_layers") else 1.0),
         recompute=RECOMPUTE[kind],
         recompute_share=share,
         tp_overlap=OVERLAP[_tp_overlap(extra, row)],
         dp_overlap=float(row.dp_overlap),
         pp_overlap=float(row.pp_overlap and (run.get("vpp") or 1) > 1),
         blocking=float("CUDA_LAUNCH_BLOCKING=1" in str(run.get("notes", ""))),
-        ep_overlap=0.7 if extra.get("moe_a2a_overlap") else 0.0,
-        deduplicated=float(extra.get("moe_dispatcher") in ("hybridep", "deepep")),
+        ep_overlap=0.7 if _latest(run, row, extra, "moe_a2a_overlap", True) else 0.0,
+        deduplicated=float(_deduplicated(run, row, extra)),
         attention=FLASH[attention],
-        fused=float(row.fused),
+        fused=float(row.fused and "sliding window" not in str(shape.get("attn_window"))),
         fused_loss=float(row.fused_loss),
-        graphs=float(extra.get("cuda_graph_impl") not in (None, "none") or extra.get("cuda_graphs") == 1),
+        graphs=_graphs(run, row, extra),
         dropout=float(row.dropout),
         weight_bytes=_weight_bytes(run, fsdp),
         gradient_bytes=_gradient_bytes(run, row),
         optimizer_bytes=row.optimizer_bytes,
         node_limit=4 if experts == 256 else float("inf"),
     )
+
+
+def _latest(run: Run, row: Framework, extra: Mapping[str, Any], key: str, latest: Any) -> Any:
+    """What the run says of an option, or what its newest releases (26.08 on) do by default."""
+    stated = extra.get(key)
+    if stated is None and row.name == "Megatron-Bridge" and "'26.08" in str(run.get("source", "")):
+        return latest
+    return stated
+
+
+def _graphs(run: Run, row: Framework, extra: Mapping[str, Any]) -> float:
+    kind = _latest(run, row, extra, "cuda_graph_impl", "full_iteration")
+    if kind is None:
+        return float(extra.get("cuda_graphs") == 1)
+    return {"none": 0.0, "full_iteration": 2.0}.get(str(kind), 1.0)
+
+
+def _deduplicated(run: Run, row: Framework, extra: Mapping[str, Any]) -> bool:
+    """Dispatchers of DeepEP's kind: where stated, in Megatron-Bridge, and in recipes from 25.08 on."""
+    stated = extra.get("moe_dispatcher")
+    if stated is not None:
+        return stated in ("hybridep", "deepep")
+    tags = extra.get("release_tags") or ["v0"]
+    return row.name == "Megatron-Bridge" or str(tags[0]) >= "v25.08"
 
 
 def _counted(run: Run) -> bool:
@@ -235,6 +261,11 @@ def _recompute(
     if kind == "full":
         share = min(1.0, layers * pp / float(shape["layers"])) if layers else 1.0
         return row.full_recompute, share
+    if kind == "selective" and extra.get("recompute_modules"):
+        modules = list(extra["recompute_modules"])
+        if modules == ["core_attn"]:
+            return "attention", 1.0
+        return "full", min(1.0, sum(MODULES.get(str(name), 0.0) for name in modules))
     if kind == "selective":
         return ("none" if "minimal_flash" in str(run.get("notes", "")) else row.checkpoint), 1.0
     return ("none" if kind == "none" else row.unstated), 1.0

@@ -15,7 +15,7 @@ calibration's own source for every fitted number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Habits:
     contention: Count = 0.0  # χ: compute seconds lost per second of hidden collective
     fine_overlap: Count = 0.75  # share of TP communication that fine-grained overlap hides
     experts: Count = 1.0  # inflation of expert layers: ragged groups, host syncs
+    host: Seconds = 0.0  # that the host takes to launch an expert layer forward; twice backward
     fixed: Seconds = 0.0  # per step: loss and norm synchronisation, data, logging
     power: Count = 0.0  # matmul time gained when matmuls take all of it: clocks fall at the power limit
 
@@ -81,16 +82,18 @@ class Stage:
     tp: tuple[Seconds, Seconds]
     cp: tuple[Seconds, Seconds]
     ep: tuple[Seconds, Seconds]
+    host: tuple[Seconds, Seconds] = (0.0, 0.0)
 
     @property
     def forward_seconds(self) -> Seconds:
         """Forward, communication included. [s]"""
-        return self.forward.total + self.tp[0] + self.cp[0] + self.ep[0]
+        return self.forward.total + self.tp[0] + self.cp[0] + self.ep[0] + self.host[0]
 
     @property
     def backward_seconds(self) -> Seconds:
         """Backward, recomputation and communication included. [s]"""
-        return self.backward.total + self.again + self.tp[1] + self.cp[1] + self.ep[1]
+        work = self.backward.total + self.again
+        return work + self.tp[1] + self.cp[1] + self.ep[1] + self.host[1]
 
     @property
     def seconds(self) -> Seconds:
@@ -110,6 +113,7 @@ class Stage:
                 self.tp,
                 self.cp,
                 self.ep,
+                self.host,
             ),
             factor,
         )
@@ -135,6 +139,7 @@ def predict(job: Job) -> StepTime:
             "tensor parallel": m * (stage.tp[0] + stage.tp[1]),
             "context parallel": m * (stage.cp[0] + stage.cp[1]),
             "expert parallel": m * (stage.ep[0] + stage.ep[1]),
+            "waiting for the host": m * (stage.host[0] + stage.host[1]),
             **pipeline,
             **data,
             "optimizer": _optimizer(job),
@@ -154,12 +159,12 @@ def average_stage(job: Job) -> Stage:
     stage = _stage(job, dense, core, share, tp, cp, (0.0, 0.0))
     if np.any(with_experts):
         mixed = ops.mixture(model, layout, job.kernels, job.casts)
-        slow = job.habits.experts
+        slow = np.where(np.less(layout.graphs, 2), job.habits.experts, 1.0)
         mixed = Layer(mixed.forward.times(slow), mixed.backward.times(slow), mixed.tail)
         share = (model.moe_layers + model.mtp * with_experts) / layout.pp
         half = tuple(np.where(np.greater(layout.ep * layout.etp, 1), t / 2, t) for t in tp)
         experts = _stage(job, mixed, core, share, (half[0], half[1]), cp, _expert_parallel(job))
-        stage = _both(stage, experts)
+        stage = _both(stage, _launched(job, experts, share))
     return stage
 
 
@@ -183,6 +188,16 @@ def _stage(
     )
 
 
+def _launched(job: Job, stage: Stage, layers: Count) -> Stage:
+    """The stage with the waits for a host that launches more slowly than the GPU runs."""
+    host = job.habits.host * layers * np.select(
+        [np.equal(job.layout.graphs, 0), np.equal(job.layout.graphs, 1)], [1.0, 0.5], 0.0
+    )
+    forward = np.maximum(host - stage.forward_seconds, 0.0)
+    backward = np.maximum(2 * host - stage.backward_seconds, 0.0)
+    return replace(stage, host=(forward, backward))
+
+
 def _both(a: Stage, b: Stage) -> Stage:
     return Stage(
         a.forward + b.forward,
@@ -191,6 +206,7 @@ def _both(a: Stage, b: Stage) -> Stage:
         (a.tp[0] + b.tp[0], a.tp[1] + b.tp[1]),
         (a.cp[0] + b.cp[0], a.cp[1] + b.cp[1]),
         (a.ep[0] + b.ep[0], a.ep[1] + b.ep[1]),
+        b.host,
     )
 
 
@@ -254,14 +270,12 @@ def _expert_parallel(job: Job) -> tuple[Seconds, Seconds]:
     rows = layout.tokens / layout.split * model.top_k * layout.imbalance
     units = np.maximum(route.units, 1.0)
     k = np.minimum(model.top_k, model.experts)
-    distinct = reached(np.round(k), units, form="draws") * units
-    distinct = np.minimum(distinct, layout.node_limit)
-    copies = np.where(
-        np.logical_and(units > 1, np.greater(layout.deduplicated, 0)),
-        np.minimum(distinct, k) / k,
-        1.0,
-    )
-    payload = rows * model.hidden * copies
+    places = np.where(units > 1, units, np.maximum(layout.ep, 1.0))
+    distinct = reached(np.round(k), places, form="draws") * places
+    distinct = np.where(units > 1, np.minimum(distinct, layout.node_limit), distinct)
+    copies = np.where(np.greater(layout.deduplicated, 0), np.minimum(distinct, k) / k, 1.0)
+    reached_rate = np.where(np.greater(layout.deduplicated, 0), job.network.exchange, 1.0)
+    payload = rows * model.hidden * copies * np.where(units > 1, reached_rate, 1.0)
     dispatch, combine = route.exchange(payload * layout.dispatch_bytes), route.exchange(payload * 2.0)
     shown = 1.0 - layout.ep_overlap
     return (dispatch + combine) * shown, 2 * combine * shown
@@ -276,7 +290,8 @@ def _pipeline(job: Job, stage: Stage, slow: Count) -> dict[str, Seconds]:
     slots = np.where(np.greater(layout.even, 0), 1.0, 0.0)
     one = stage.seconds * p / model.layers
     longest = one * v * np.ceil((model.layers + 2 * slots) / (p * v) - 1e-9)
-    at_end = longest - slots * one + np.maximum(ends[0], ends[1])
+    worst = np.maximum(ends[0], ends[1])
+    at_end = np.where(np.greater(layout.even, 1), worst, longest - slots * one + worst)
     extra = np.where(several, np.maximum(longest, at_end) - stage.seconds, ends[0] + ends[1])
     send = _send(job)
     waits = np.where(np.greater(layout.pp_overlap, 0), 0.0, 2.0 * v * send)
@@ -376,7 +391,8 @@ def _data_parallel(job: Job, stage: Stage) -> dict[str, Seconds]:
         reduce = reduce + np.where(plain, expert.reduce(grads), expert.scatter(grads))
         gather = gather + np.where(plain, 0.0, expert.gather(have.experts * layout.weight_bytes))
     bucket = np.minimum(1.0, np.maximum(BUCKET, 1e6 * layout.data_ranks) / np.maximum(have.total, 1.0))
-    f, b = stage.forward_seconds, stage.backward_seconds
+    passes = np.where(np.greater(layout.chunks, 1), np.minimum(layout.pp, layout.microbatches), 1.0)
+    f, b = stage.forward_seconds * passes, stage.backward_seconds * passes
     exposed = np.maximum(bucket * reduce, reduce - 0.9 * b) + np.maximum(bucket * gather, gather - 0.9 * f)
     overlapped = np.greater(layout.dp_overlap, 0)
     busy = route.reaches[0].above / np.minimum(8.0, job.network.tiers[0].degree)

@@ -83,7 +83,7 @@ def detail(scenario: state.Scenario, name: str) -> None:
     live_chart.draw(figure, f"detail-{name}", rooflines.headline(sweep))
     parts.downloads(name, lambda: parts.curve(entry.degree, sweep.degrees, sweep.bound), name)
     levels(sweep)
-    parts.formulas(here, entry.text)
+    parts.formulas(here, entry.text, name)
 
 
 def levels(sweep: rooflines.Sweep) -> None:

@@ -1,0 +1,142 @@
+"""What a GPU keeps of one micro-batch in one layer for the backward pass, tensor by tensor.
+
+T tokens, h width, a heads of d, f of the MLP, g matrices that read its input; t ways of tensor
+parallelism, σ = t with sequence parallelism and 1 without. Bytes in 16 bits, δ = 1 with dropout:
+
+    residual     T h (4 + 4 + 2δ) / σ          inputs of both norms, their outputs, masks
+    attention    2 T (2a + 2 a_kv) d / t       q, k, v and the output; 4 T a / t of the log-sum
+      latent     2 T (q_r + k_r + d_r)         compressed; q, k, v and the output as wide as they are
+    scores       (2 + 3δ) a s T / t            where attention is not one fused kernel
+    MLP          2 T (g + 1) f / t             up, and what the down matrix reads
+    experts      R (4h + 2 (g + 1) f_e / t_e)  R = k T t_e / σ rows, and shared experts as an MLP
+
+For GPT (f = 4h, a d = h, δ = 1) that is s b h (34 + 5 a s / h) / t, equation 4 of Korthikanti et
+al., and its equations 2 and 6. Recomputation of a layer keeps less:
+
+    attention    all but the scores
+    half         its input, q, v, both attention and MLP outputs, one up matrix: every second matmul
+    block, full  its input
+
+Left out: rotary tables, router logits, LoRA's narrow tensors, keys and values repeated for all
+heads by eager code; together below 2 %, the last up to 10 % where it happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.dims import Dims
+from roofline.layout import FLASH, RECOMPUTE, Layout
+from roofline.recipes import Recipe
+from roofline.units import Bytes, Count
+
+KINDS = ("residual", "attention", "scores", "mlp", "experts")
+
+# Share that stays, by kind of recomputation and by how soon a tensor is given up.
+_STAYS = {
+    "none": (1.0, 1.0, 1.0),
+    "attention": (0.0, 1.0, 1.0),
+    "half": (0.0, 0.0, 1.0),
+    "block": (0.0, 0.0, 0.0),
+    "full": (0.0, 0.0, 0.0),
+}
+_TABLE = np.array([_STAYS[name] for name in RECOMPUTE])
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Tensors of one kind, by how soon recomputation gives them up. [B]"""
+
+    input: Bytes = 0.0  # of the layer: never
+    every_second: Bytes = 0.0  # by whole blocks
+    others: Bytes = 0.0  # by every second matmul
+    scores: Bytes = 0.0  # by attention alone
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of one kind in an average layer: kept of every one, and made again for one."""
+
+    stays: Bytes
+    again: Bytes
+
+
+def layer(model: Dims, layout: Layout, recipe: Recipe) -> dict[str, Kept]:
+    """What an average layer keeps of a micro-batch, by kind, after recomputation. [B]"""
+    share_moe = model.moe_layers / model.layers
+    scores, others, second = (1.0 - column for column in _TABLE[_codes(layout)].T)
+    share = layout.recompute_share
+    found = {}
+    for kind, part in _tensors(model, layout, recipe).items():
+        times = {"mlp": 1.0 - share_moe, "experts": share_moe}.get(kind, 1.0)
+        gone = part.every_second * second + part.others * others + part.scores * scores
+        whole = part.input + part.every_second + part.others + part.scores
+        found[kind] = Kept((whole - gone * share) * times, gone * times)
+    return found
+
+
+def _codes(layout: Layout) -> NDArray[np.int64]:
+    return np.asarray(layout.recompute, dtype=np.int64)
+
+
+def _tensors(model: Dims, layout: Layout, recipe: Recipe) -> dict[str, Tensors]:
+    attention, scores = _attention(model, layout, recipe)
+    nothing = Tensors()
+    dense, moe = model.layers - model.moe_layers, model.moe_layers
+    return {
+        "residual": _residual(model, layout, recipe),
+        "attention": attention,
+        "scores": scores,
+        "mlp": _mlp(model, layout, recipe) if np.any(dense) else nothing,
+        "experts": _experts(model, layout, recipe) if np.any(moe) else nothing,
+    }
+
+
+def _residual(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
+    stream = layout.tokens * model.hidden / layout.split
+    norms = stream * (2.0 * recipe.operand + 2.0 * layout.dropout)
+    return Tensors(recipe.element * stream, recipe.element * stream, norms)
+
+
+def _attention(model: Dims, layout: Layout, recipe: Recipe) -> tuple[Tensors, Tensors]:
+    tokens, t, e = layout.tokens, 1.0 * layout.tp, recipe.element
+    a, latent = model.heads / t, np.greater(model.latent, 0)
+    unfused = 1.0 * np.equal(layout.attention, FLASH["unfused"])
+    key_heads = np.where(latent, a, np.maximum(model.kv_heads / t, 1.0))
+    keys, values = key_heads * model.head_dim, key_heads * model.value_dim
+    narrow = np.where(latent, model.query_rank + model.kv_rank + model.rope_dim, 0.0)
+    queries, out = a * model.head_dim, a * model.value_dim
+    copy = recipe.operand * np.not_equal(recipe.operand, e)  # of the output, for the next matmul
+    log_sum = 4.0 * a * (1.0 - unfused)
+    scores = a * layout.sequence * (e + (1.0 + e) * layout.dropout) * unfused
+    second = tokens * (e * (narrow + queries + values + out) + log_sum)
+    return (
+        Tensors(every_second=second, others=tokens * (e * keys + copy * out)),
+        Tensors(scores=tokens * scores),
+    )
+
+
+def _mlp(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
+    return _gated(layout.tokens * model.ffn / layout.tp, model, layout, recipe)
+
+
+def _experts(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
+    rows = layout.tokens / layout.split * model.top_k * layout.etp * layout.imbalance
+    inside = _gated(rows * model.expert_ffn / layout.etp, model, layout, recipe)
+    shared = _gated(layout.tokens * model.shared_ffn / layout.tp, model, layout, recipe)
+    return Tensors(
+        every_second=inside.every_second
+        + shared.every_second
+        + recipe.element * rows * model.hidden,
+        others=inside.others + shared.others + recipe.operand * rows * model.hidden,
+    )
+
+
+def _gated(numbers: Count, model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
+    """Up matrices, the activation of the gate where it is a kernel by itself, and their product."""
+    gates = model.inputs - 1.0
+    rest = recipe.element * gates * (2.0 - layout.fused) + recipe.operand
+    return Tensors(every_second=recipe.element * numbers, others=numbers * rest)
