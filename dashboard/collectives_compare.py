@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dashboard import charts, theme
 from dashboard.charts import Figure
 from dashboard.collectives_figures import (
-    HOVER,
     SIZES,
     Setting,
     curve,
@@ -102,13 +101,13 @@ def flat_figure(domain: Domain, operation: str, size: float, against: str) -> Fi
     if against == "ranks":
         x, axis = _ranks(domain.ranks)
         times = {name: domain.time(name, size, x) for name in domain.rows(operation)}
-        hover, at = np.array([f"{n:,.0f} ranks" for n in x]), float(domain.ranks)
+        at = float(domain.ranks)
     else:
-        x, axis, hover, at = SIZES, size_axis(), HOVER, size
+        x, axis, at = SIZES, size_axis(), size
         times = {name: domain.time(name, SIZES) for name in rows}
     every = [row.name for row in algorithms.ALGORITHMS if row.operation == operation]
     traces = [
-        charts.line(x, seconds, theme.look(every.index(name), name), "s", customdata=hover)
+        charts.line(x, seconds, theme.look(every.index(name), name), "s")
         for name, seconds in times.items()
     ]
     values = np.concatenate([np.atleast_1d(t) for t in times.values()])
@@ -120,11 +119,11 @@ def _ranks(most: int) -> tuple[NDArray[np.float64], Figure]:
     """Powers of two, which every algorithm serves, to beyond the ranks asked for."""
     x = 2.0 ** np.arange(1.0, max(6, int(np.ceil(np.log2(max(most, 2)))) + 2))
     axis = charts.axis("ranks", x, decades=False)
-    return x, axis | {"unifiedhovertitle": {"text": "%{customdata}"}}
+    return x, axis | {"unifiedhovertitle": {"text": "<b>%{x:,.0f} ranks</b>"}}
 
 
 def flat_table(domain: Domain, operation: str, size: float) -> list[dict[str, str]]:
-    """Each algorithm in numbers: time, bytes, steps, memory, and where it stands."""
+    """Each algorithm in numbers: time, bytes, steps, memory."""
     return [
         {
             "algorithm": name,
@@ -135,10 +134,17 @@ def flat_table(domain: Domain, operation: str, size: float) -> list[dict[str, st
             "steps": show(float(algorithms.steps(row, domain.ranks))),
             "messages": show(float(algorithms.messages(row, domain.ranks))),
             "memory beside the array": row.memory,
-            "how": row.note,
-            "source": str(row.source),
         }
         for name, row in domain.rows(operation).items()
+    ]
+
+
+def notes(operation: str) -> list[dict[str, str]]:
+    """How each algorithm goes about it, and where that is written."""
+    return [
+        {"algorithm": row.name, "how": row.note, "source": str(row.source)}
+        for row in algorithms.ALGORITHMS
+        if row.operation == operation
     ]
 
 
@@ -199,17 +205,14 @@ def routed_figure(routed: Routed, size: float) -> Figure:
 def reached_figure(k: int, experts: int, ranks: int) -> Figure:
     """Share of N ranks that a token reaches, against N."""
     x = np.array(divisors(experts, experts), float)
-    hover = np.array([f"{n:,.0f} ranks" for n in x])
     traces = [
-        charts.line(
-            x, reached(k, x, form=name, experts=experts), look, "", customdata=hover, mode=DOTTED
-        )
+        charts.line(x, reached(k, x, form=name, experts=experts), look, "", mode=DOTTED)
         for name, look in FORMS.items()
     ]
     axis = charts.axis("ranks N", x, decades=False) if len(x) > 1 else charts.axis("ranks N", [1])
     return charts.figure(
         traces,
-        axis | {"unifiedhovertitle": {"text": "%{customdata}"}},
+        axis | {"unifiedhovertitle": {"text": "<b>%{x:,.0f} ranks</b>"}},
         linear_axis("share of the ranks that a token reaches", [0.0, 1.0], ""),
         height=400,
         shapes=[here(float(ranks))],
@@ -249,19 +252,17 @@ class Sharded:
 def sharded_figure(sharded: Sharded, ranks: int, shards: int) -> Figure:
     """Time against the inner degree Y, exact and by the rule for paper."""
     y = sharded.degrees(sharded.gpus / ranks)
-    hover = np.array([f"sharded {n:,.0f} ways" for n in y])
     exact = np.asarray(sharded.time(ranks, y)) * np.ones_like(y)
     lines = [(exact, theme.look(0, "exact, tier by tier"))]
     if sharded.inside and len(sharded.tiers) > 1:
         lines.append((sharded.rough(y), theme.look(1, "rule for paper")))
     traces = [
-        charts.line(y, np.where(t > 0, t, np.nan), look, "s", customdata=hover, mode=DOTTED)
-        for t, look in lines
+        charts.line(y, np.where(t > 0, t, np.nan), look, "s", mode=DOTTED) for t, look in lines
     ]
     axis = charts.axis("shards Y of the array", y if len(y) > 1 else [1, 2], decades=False)
     return charts.figure(
         traces,
-        axis | {"unifiedhovertitle": {"text": "%{customdata}"}},
+        axis | {"unifiedhovertitle": {"text": "<b>sharded %{x:,.0f} ways</b>"}},
         charts.axis("time", np.concatenate([t for t, _ in lines]), "s"),
         height=400,
         shapes=[here(float(shards))],

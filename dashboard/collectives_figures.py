@@ -28,7 +28,6 @@ from roofline.units import GIB, KIB, MIB, Bytes, Num, show
 CUSTOM = "custom"
 SIZES = 2.0 ** np.linspace(10, 34, 49)
 STOPS = 2.0 ** np.arange(10, 35)
-SILENT = ("scatter", "gather")  # their uplinks lead away from, or to, one rank only
 
 
 def size_label(nbytes: float) -> str:
@@ -179,7 +178,7 @@ def size_axis() -> Figure:
         "tickvals": ticks,
         "ticktext": [size_label(tick) for tick in ticks],
         "range": [np.log10(SIZES[0]), np.log10(SIZES[-1])],
-        "unifiedhovertitle": {"text": "%{customdata}"},
+        "unifiedhovertitle": {"text": "<b>%{x:,.0f} B</b>"},
         "ticklabelstandoff": 5,
     }
 
@@ -192,18 +191,15 @@ def linear_axis(title: str, values: Any, unit: str) -> Figure:
     step = next(base * s for s in (0.2, 0.25, 0.5, 1, 2, 5) if high / (base * s) <= 6)
     ticks = np.arange(0, high * 1.1 + step, step)
     return charts.axis(title, [0.0, high], log=False) | {
-        "range": [0, ticks[-1] if ticks[-1] - high < step else ticks[-2]],
+        "range": [0, high * 1.06],
         "tickvals": ticks,
         "ticktext": [show(tick, unit) for tick in ticks],
     }
 
 
-HOVER = np.array([size_label(size) for size in SIZES])
-
-
 def curve(y: Any, look: theme.Look, unit: str, **more: Any) -> Figure:
     """One curve over all message sizes."""
-    return charts.line(SIZES, y, look, unit, customdata=HOVER, **more)
+    return charts.line(SIZES, y, look, unit, **more)
 
 
 def points(x: Any, y: Any, run: Run, unit: str) -> Figure:
@@ -221,7 +217,6 @@ def points(x: Any, y: Any, run: Run, unit: str) -> Figure:
             "color": theme.MEASURED.color,
             "line": {"width": 1},
         },
-        "customdata": np.array([size_label(size) for size in x]),
         "text": [show(value, unit) for value in y],
         "hovertemplate": "%{text}<extra>" + label + "</extra>",
     }

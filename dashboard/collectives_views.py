@@ -38,6 +38,8 @@ def side_by_side(scenario: state.Scenario) -> None:
     setting = figures.Setting(scenario.cluster.tiers, group, options)
     answer, below = st.container(), st.container()
     with below:
+        with st.expander("How each algorithm works, and its source", icon=":material/menu_book:"):
+            st.html(table_html(compare.notes(op.name)))
         sources(collectives, algorithms)
     with answer:
         ways_at_size(setting, op, scenario)

@@ -24,7 +24,14 @@ SERVED = Path(__file__).parent.parent / "static" / "plotly.min.js"
 CSS = """
 .live-chart text:not(.keep) { font-family: var(--st-font), sans-serif !important; }
 .live-chart :is(.xtick, .ytick, .legendtext, .xtitle, .x2title, .ytitle, .gtitle, .cbtitle, .cbaxis) text,
-.live-chart text:is(.legendtext, .xtitle, .x2title, .ytitle, .gtitle, .bartext-outside) { fill: var(--st-text-color) !important; }
+.live-chart text:is(.legendtext, .xtitle, .x2title, .ytitle, .gtitle, .bartext-outside) {
+  fill: var(--st-text-color) !important;
+}
+.live-chart .hoverlayer .legend .bg {
+  fill: var(--st-background-color) !important;
+  stroke: var(--st-border-color) !important;
+}
+.live-chart .hoverlayer .legendtitletext { fill: var(--st-text-color) !important; }
 .live-chart .modebar-container { opacity: 0; transition: opacity 0.2s; }
 .live-chart:hover .modebar-container { opacity: 1; }
 .live-chart .modebar-group { background: transparent !important; }

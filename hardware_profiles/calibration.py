@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from hardware_profiles import catalog, reading
+from hardware_profiles.behaviour import StepFit
 from hardware_profiles.errors import ProfileError, explain, nearest
 from hardware_profiles.quantity import Latency
 from hardware_profiles.schema import DTYPES, Accelerator, Cluster, NetworkTier, Strict, Text
@@ -39,6 +40,7 @@ class Calibration(Strict):
     error: str = Field(
         "", description="how far predictions with this overlay were from cases it was not fitted to"
     )
+    step: StepFit | None = Field(None, description="what the whole-step model was fitted to")
     source: Text
 
     @field_validator("matmul")

@@ -30,6 +30,7 @@ from roofline.groups import Group, Reach, spans
 from roofline.machine import Tier, TierLike
 from roofline.units import Bytes, Count, Seconds
 
+EXCHANGED = 30  # messages of an all-to-all that take as long as a hop
 TREE_STEP = 2.2  # latency of a tree's step between nodes, in hops of a ring
 
 
@@ -100,7 +101,7 @@ class Route:
     def exchange(self, nbytes: Bytes) -> Seconds:
         """All-to-all of ``nbytes`` from every rank. [s]"""
         link, n = self.network.links[ALL_TO_ALL.name], self.ranks
-        hops = self.network.hop * np.log2(np.maximum(self.units, 1.0)) + 0.3e-6 * n
+        hops = self.network.hop * (np.log2(np.maximum(self.units, 1.0)) + n / EXCHANGED)
         inside = link.start + link.per_rank * n
         latency = np.where(np.greater(self.units, 1), link.start + hops, inside)
         wire = nbytes * (n - 1) / n
@@ -110,7 +111,8 @@ class Route:
     def send(self, nbytes: Bytes) -> Seconds:
         """``nbytes`` to the next rank, on the slowest hop. [s]"""
         outside = np.greater(self.units, 1)
-        latency = np.where(outside, 12e-6, 8e-6)
+        start = self.network.links[SEND.name].start
+        latency = np.where(outside, start + self.network.hop, start)
         return self._alive(self._transfer(SEND, nbytes) + latency)
 
     def _transfer(self, op: Collective, nbytes: Bytes) -> Seconds:

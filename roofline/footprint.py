@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.dims import Dims
-from roofline.kept import KINDS, layer
+from roofline.kept import KINDS, in_a_layer
 from roofline.layout import SCHEDULE, Layout
 from roofline.memory import States, gather_buffer, model_states
 from roofline.recipes import RECIPES, Recipe, adapters
@@ -33,6 +33,7 @@ from roofline.units import Bytes, Count
 SLACK = 0.04  # of what is allocated: fragments that the caching allocator cannot hand out
 NCCL = 0.4e9  # bytes of communicators and channel buffers (aiconfigurator's nccl_mem)
 CONTEXT = 0.8e9  # bytes of the CUDA context and loaded kernels; 1.6e9 on drivers of 2022
+NOTHING: Bytes = 0.0
 LOGITS_KEPT = 2.0, 4.0  # bytes per logit until its backward pass: fused loss, eager fp32 loss
 LOGITS_PASSING = 2.0, 8.0  # and beside them in it: gradients, and fp32 copies where eager
 
@@ -144,28 +145,40 @@ def peak(
         other = job.on(stage(model, layout, index, in_flight))
         fuller = np.greater(other.total, most.total)
         pairs = zip(other.parts.values(), most.parts.values(), strict=True)
-        most = Footprint(*(np.where(fuller, more, less) for more, less in pairs))
+        most = Footprint(
+            *(less if more is less else np.where(fuller, more, less) for more, less in pairs)
+        )
     return most
 
 
 class _Job:
-    """What does not depend on the stage, computed once."""
+    """What does not depend on the stage, computed once: bytes per parameter, per layer, per end."""
 
     def __init__(self, model: Dims, layout: Layout, recipe: Recipe) -> None:
         self.model, self.layout, self.recipe = model, layout, recipe
-        self.kept = layer(model, layout, recipe)
+        self.kept = in_a_layer(model, layout, recipe)
+        self.again = sum((kind.again for kind in self.kept.values()), start=NOTHING)
+        self.stays = sum((kind.stays for kind in self.kept.values()), start=NOTHING)
         self.unit = held(model, layout, 1.0, 0.0, 0.0)
+        self.mtp = held(model, layout, 0.0, 1.0, 0.0)
+        self.end = held(model, layout, 0.0, 0.0, 1.0).ends
         self.trained = adapters(model, layout, 1.0, recipe.rank) if recipe.adapted else self.unit
-        self.shards = layout.shards
-        inside = self.shards * layout.tp / (1.0 * layout.ep * layout.etp)
-        self.expert_shards = np.maximum(1.0, inside)
-        self.dense = self._per_parameter(self.shards)
-        several = np.any(np.greater(model.moe_layers, 0))
-        self.experts = self._per_parameter(self.expert_shards) if several else self.dense
+        shards = layout.shards
+        inside = np.maximum(1.0, shards * layout.tp / (1.0 * layout.ep * layout.etp))
+        mixed = np.any(np.greater(model.moe_layers, 0))
+        self.dense, self.dense_whole = self._per_parameter(shards)
+        self.experts, self.experts_whole = (
+            self._per_parameter(inside) if mixed else (self.dense, self.dense_whole)
+        )
+        self.logits = _logits(model, layout, recipe)
+        self.exchanged = _exchanged(model, layout, recipe)
+        self.nccl = NCCL * np.greater(layout.gpus, 1)
 
-    def _per_parameter(self, shards: Count) -> States:
-        states = self.recipe.states
-        return model_states(1.0, self.layout.zero, shards, bytes_per_parameter=states)
+    def _per_parameter(self, shards: Count) -> tuple[States, Bytes]:
+        """States after sharding, and what FSDP gathers, of one parameter."""
+        states, layout = self.recipe.states, self.layout
+        whole = gather_buffer(1.0, layout.zero, shards, weight_bytes=layout.weight_bytes, units=1)
+        return model_states(1.0, layout.zero, shards, bytes_per_parameter=states), whole
 
     def on(self, part: Stage) -> Footprint:
         """All parts on one stage."""
@@ -174,24 +187,24 @@ class _Job:
             *(states.weights, states.gradients, states.optimizer),
             *self._kept(part),
             *(self._working(part), self._logits(part)),
-            *(self._gathered(part), self._exchanged()),
+            *(self._gathered(part), self.exchanged),
         ]
-        allocated = sum(found, start=np.float64(0.0))
-        nccl = NCCL * np.greater(self.layout.gpus, 1)
-        return Footprint(*found, SLACK * allocated, nccl, CONTEXT)
+        allocated = sum(found, start=NOTHING)
+        return Footprint(*[*found, SLACK * allocated, self.nccl, CONTEXT])
 
     def _states(self, part: Stage) -> States:
         """Trained parameters by kind; frozen ones are weights too."""
-        model, recipe = self.model, self.recipe
-        every = held(model, self.layout, part.layers, model.mtp * part.head, part.ends(model.tied))
-        trained, frozen = every, 0.0
-        if recipe.adapted:
-            trained = adapters(model, self.layout, part.layers, recipe.rank)
-            frozen = recipe.frozen / recipe.states.weights
-        dense, experts = trained.dense + trained.ends, trained.experts
-        still = (every.dense + every.ends) * frozen, every.experts * frozen
+        mtp = self.model.mtp * part.head
+        dense = part.layers * self.unit.dense + part.ends(self.model.tied) * self.end
+        dense = dense + mtp * self.mtp.dense
+        experts = part.layers * self.unit.experts + mtp * self.mtp.experts
+        weights = self.dense.weights * dense + self.experts.weights * experts
+        if self.recipe.adapted:
+            dense, experts = part.layers * self.trained.dense, part.layers * self.trained.experts
+            weights = weights * (self.recipe.frozen / self.recipe.states.weights)
+            weights = weights + self.dense.weights * dense + self.experts.weights * experts
         return States(
-            self.dense.weights * (dense + still[0]) + self.experts.weights * (experts + still[1]),
+            weights,
             self.dense.gradients * dense + self.experts.gradients * experts,
             self.dense.optimizer * dense + self.experts.optimizer * experts,
         )
@@ -200,53 +213,66 @@ class _Job:
         """Of every layer and micro-batch, by kind, and the mask behind the embedding."""
         layout = self.layout
         here = part.alive * (1.0 - layout.offload_share)
-        kinds = [self.kept[kind].stays * here for kind in KINDS]
-        mask = layout.dropout * layout.tokens * self.model.hidden / layout.split
-        kinds[0] = kinds[0] + mask * part.in_flight * part.embedding
+        parts = [self.kept[kind].stays for kind in KINDS]
+        kinds = [part * here if np.any(part) else NOTHING for part in parts]
+        if np.any(layout.dropout):
+            mask = layout.dropout * layout.tokens * self.model.hidden / layout.split
+            kinds[0] = kinds[0] + mask * part.in_flight * part.embedding
         return kinds
 
     def _working(self, part: Stage) -> Bytes:
         """One layer's activations while its backward pass runs: made again, or fetched."""
-        layout, parts = self.layout, self.kept.values()
-        again = sum((kind.again for kind in parts), start=np.float64(0.0))
-        stays = sum((kind.stays for kind in parts), start=np.float64(0.0))
-        made = again * np.minimum(1.0, layout.recompute_share * part.alive)
-        return made + stays * layout.offload_share * np.minimum(1.0, part.alive)
+        made = self.again * np.minimum(1.0, self.layout.recompute_share * part.alive)
+        if not np.any(self.layout.offload_share):
+            return made
+        return made + self.stays * self.layout.offload_share * np.minimum(1.0, part.alive)
 
     def _logits(self, part: Stage) -> Bytes:
         """Of one micro-batch, since its backward pass follows at once; GPipe keeps all."""
-        model, layout = self.model, self.layout
-        width, fused = model.vocab / layout.tp, np.greater(layout.fused_loss, 0)
-        kept = 2.0 * self.recipe.element * model.hidden / layout.split
-        kept = kept + width * np.where(fused, *LOGITS_KEPT)
-        passing = width * np.where(fused, *LOGITS_PASSING)
-        times = np.where(np.equal(layout.schedule, SCHEDULE["gpipe"]), part.in_flight, 1.0)
-        heads = (1.0 + model.mtp) * part.head
-        return heads * layout.tokens * (kept * times + passing)
+        kept, passing = self.logits
+        times: Count = 1.0
+        if np.any(gpipe := np.equal(self.layout.schedule, SCHEDULE["gpipe"])):
+            times = np.where(gpipe, part.in_flight, 1.0)
+        return part.head * (kept * times + passing)
 
     def _gathered(self, part: Stage) -> Bytes:
-        """FSDP: the layer at work and the next one, or all where none is freed; a gradient."""
-        model, layout, unit = self.model, self.layout, self.unit
-        if not np.any(np.equal(layout.zero, 3)):
-            return 0.0
-        one_end = model.embedding / layout.tp * np.maximum(part.embedding, part.head)
-        stays = np.equal(layout.reshard, 0)
-        units = np.where(stays, part.layers, 2.0)
-        sizes = np.where(stays, unit.dense, np.maximum(unit.dense, one_end))
-        found: Bytes = 0.0
-        for size, shards in ((sizes, self.shards), (unit.experts, self.expert_shards)):
-            found = found + gather_buffer(
-                size, layout.zero, shards, weight_bytes=layout.weight_bytes, units=units
-            )
-        ends = np.where(stays, part.ends(model.tied) * model.embedding / layout.tp, 0.0)
-        whole = ends * layout.weight_bytes + self.trained.total * layout.gradient_bytes
-        return found + whole * (np.equal(layout.zero, 3) & np.greater(self.shards, 1))
+        """FSDP: the unit at work and the next one, and a gradient; all of them where none is freed.
 
-    def _exchanged(self) -> Bytes:
-        """A full input and a full gradient under sequence parallelism; rows sent to experts."""
-        model, layout = self.model, self.layout
-        element, entering = self.recipe.element, layout.tokens / layout.split
-        whole = 2.0 * element * layout.tokens * model.hidden * np.greater(layout.split, 1)
-        rows = entering * model.top_k * layout.imbalance * np.greater(model.moe_layers, 0)
-        away = np.greater(1.0 * layout.ep * layout.etp, 1)
-        return whole + rows * model.hidden * (layout.dispatch_bytes + element) * away
+        A unit is a layer, or embedding or head where they are larger. A pipeline whose stages keep
+        their weights adds the gradients of its micro-batches up before it scatters them.
+        """
+        layout, unit, trained = self.layout, self.unit, self.trained.total
+        if not np.any(np.equal(layout.zero, 3)):
+            return NOTHING
+        one_end = self.end * np.maximum(part.embedding, part.head)
+        gradient = trained if self.recipe.adapted else np.maximum(trained, one_end)
+        dense, experts = 2.0 * np.maximum(unit.dense, one_end), 2.0 * unit.experts
+        stays = np.equal(layout.reshard, 0)
+        if np.any(stays):
+            ends = part.ends(self.model.tied) * self.end
+            added = part.layers * trained + ends * (not self.recipe.adapted)
+            gradient = np.where(stays & np.greater(layout.pp, 1), added, gradient)
+            dense = np.where(stays, part.layers * unit.dense + ends, dense)
+            experts = np.where(stays, part.layers * unit.experts, experts)
+        weights = self.dense_whole * dense + self.experts_whole * experts
+        return weights + layout.gradient_bytes * gradient * np.greater(self.dense_whole, 0)
+
+
+def _logits(model: Dims, layout: Layout, recipe: Recipe) -> tuple[Bytes, Bytes]:
+    """Inputs of the final norm and of the head, logits; and what passes in the backward pass. [B]"""
+    width, fused = model.vocab / layout.tp, np.greater(layout.fused_loss, 0)
+    inputs = 2.0 * recipe.element * model.hidden / layout.split
+    tokens = (1.0 + model.mtp) * layout.tokens
+    kept = tokens * (inputs + width * np.where(fused, *LOGITS_KEPT))
+    return kept, tokens * width * np.where(fused, *LOGITS_PASSING)
+
+
+def _exchanged(model: Dims, layout: Layout, recipe: Recipe) -> Bytes:
+    """A full input and a full gradient under sequence parallelism; rows sent to experts. [B]"""
+    stream, several = layout.tokens * model.hidden, np.greater(layout.split, 1)
+    whole = 2.0 * recipe.element * stream * several
+    if not np.any(model.moe_layers):
+        return whole
+    rows = model.top_k * layout.imbalance * np.greater(model.moe_layers, 0) / layout.split
+    away = np.greater(1.0 * layout.ep * layout.etp, 1)
+    return whole + stream * rows * (layout.dispatch_bytes + recipe.element) * away

@@ -2,7 +2,7 @@
 
     matmul      τ = [ (2 M N (K+K₀) · w̃/w / (e P))⁴ + (bytes / (η W))⁴ ]^¼ + τ₀,   w̃ = √(w² + w₀²)
     attention   τ = 2 T s a (d_qk + d_v) κ / (e s'/(s'+s₀) · P)        κ = ½: the causal half alone
-    memory      τ = bytes / (η W) + n (ramp + gap)
+    memory      τ = bytes / (η W) + n · gap
 
 w is the number of waves that the output tiles of 128 × 256 make on the GPU's SMs: an output smaller
 than a fraction w₀ of a wave takes as long as that fraction, and K₀ is what filling and draining the
@@ -15,15 +15,15 @@ Sources: FlashAttention-2, section 3.1; the fit in ``scripts/fit_kernels.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from roofline.layout import FLASH
 from roofline.units import Bytes, BytesPerSecond, Count, FlopPerSecond, Seconds
 
 TILE = 128 * 256
 BACKWARD_ATTENTION = 2.5
-RAMP = 2e-6  # until a memory-bound kernel streams at full rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Matmuls:
     start: Seconds  # τ₀
     hbm_fraction: Count  # η
     operand_bytes: Bytes  # per element of A and B
+    soft: bool = True  # the corner of the roofline; hard where every rate is a peak
 
     def seconds(
         self, m: Count, n: Count, k: Count, batch: Count = 1.0, out_bytes: Bytes = 2.0
@@ -49,7 +50,9 @@ class Matmuls:
         flops = filled * self.sms * (TILE * 2.0) * (k + self.depth)
         compute = flops / (self.peak * self.efficiency)
         nbytes = batch * (self.operand_bytes * k * (m + n) + out_bytes * m * n)
-        return norm4(compute, nbytes / (self.hbm * self.hbm_fraction)) + self.start
+        corner = norm4 if self.soft else np.maximum
+        seconds: Seconds = corner(compute, nbytes / (self.hbm * self.hbm_fraction)) + self.start
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,20 @@ class Attention:
     """Fused attention on one GPU."""
 
     peak: FlopPerSecond  # of bf16, whatever the layers' matmuls run in
-    efficiency: Count  # of long sequences
+    efficiency: Count  # of long sequences and heads of 128, by the newest kernels
+    flash_2: Count  # the same of FlashAttention-2
+    flash_1: Count  # and of the first FlashAttention, as in Triton
     half: Count  # s₀: keys at which half of it is reached
     backward: Count  # ρ: efficiency backward over forward
-    start: Seconds = 6e-6
+    narrow: Count  # of heads of 64, over heads of 128
+    start: Seconds = 0.0
+
+    def of(self, kind: Count, head_dim: Count) -> Attention:
+        """The kernels of generation ``kind`` (a row of ``FLASH``) over heads of ``head_dim``."""
+        older = [np.equal(kind, FLASH["flash-2"]), np.equal(kind, FLASH["flash-1"])]
+        efficiency = np.select(older, [self.flash_2, self.flash_1], self.efficiency)
+        short = np.clip((128.0 - head_dim) / 64.0, 0.0, 1.0)
+        return replace(self, efficiency=efficiency * (1.0 - (1.0 - self.narrow) * short))
 
     def seconds(
         self, queries: Count, keys: Count, width: Count, chunk: Count, causal: Count = 0.5
@@ -83,11 +96,11 @@ class Streams:
 
     hbm: BytesPerSecond
     fraction: Count
-    gap: Seconds  # between two kernels
+    gap: Seconds  # that each kernel takes beside: until it streams, and until the next one starts
 
     def seconds(self, nbytes: Bytes, kernels: Count = 1.0) -> Seconds:
         """``nbytes`` in all through ``kernels`` launches. [s]"""
-        return nbytes / (self.hbm * self.fraction) + kernels * (self.gap + RAMP)
+        return nbytes / (self.hbm * self.fraction) + kernels * self.gap
 
 
 @dataclass(frozen=True, slots=True)

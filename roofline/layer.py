@@ -173,7 +173,7 @@ def _core(block: _Sum, model: Dims, layout: Layout, heads: Count) -> None:
     chunk = np.where(ring, np.maximum(s / (2.0 * layout.cp), 256.0), s)
     near = np.minimum(s, model.window)
     seen = 1.0 - model.windowed + model.windowed * np.minimum(1.0, 2.0 * near / s)
-    run = block.kernels.attention
+    run = block.kernels.attention.of(layout.attention, model.head_dim)
     forward = run.seconds(tokens, s * seen, width, chunk)
     backward = run.backward_seconds(tokens, s * seen, width, chunk)
     unfused = np.equal(layout.attention, FLASH["unfused"])

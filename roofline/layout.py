@@ -9,7 +9,8 @@ Every field may be a scalar or a column: then one layout is a table of layouts. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,12 @@ class Layout:
                 np.greater(self.chunks, 1), ~whole(self.microbatches / self.pp)
             ),
         }
+
+
+def stack(layouts: Sequence[Layout]) -> Layout:
+    """Many layouts as one, a column each."""
+    names = [f.name for f in fields(Layout)]
+    return Layout(*(np.array([getattr(one, n) for one in layouts], float) for n in names))
 
 
 def _whole(value: Count) -> Any:

@@ -47,7 +47,7 @@ class Recipe:
         return bool(np.any(np.greater(self.rank, 0)))
 
 
-def _row(weights: Bytes, gradients: Bytes, optimizer: Bytes, about: str, **more: float) -> Recipe:
+def _row(weights: Bytes, gradients: Bytes, optimizer: Bytes, about: str, **more: Count) -> Recipe:
     return Recipe(Convention(weights, gradients, optimizer, about), about, **more)
 
 

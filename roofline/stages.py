@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.dims import Dims
 from roofline.layout import SCHEDULE, Layout
@@ -121,8 +122,9 @@ def _layers(model: Dims, layout: Layout, index: Count) -> Count:
     slots = model.layers + even * (2.0 + model.mtp)
     short = np.floor(slots / (p * v))
     longer = np.clip(np.ceil((slots - short * p * v - index) / p), 0.0, v)
-    outer = 1.0 * np.equal(index, 0) + (1.0 + model.mtp) * np.equal(index, p - 1)
-    return np.maximum(0.0, short * v + longer - even * outer)
+    outer: Count = 1.0 * np.equal(index, 0) + (1.0 + model.mtp) * np.equal(index, p - 1)
+    layers: Count = np.maximum(0.0, short * v + longer - even * outer)
+    return layers
 
 
 def in_flight_on(layout: Layout, index: Count) -> Count:
@@ -154,5 +156,5 @@ _IN_FLIGHT: dict[str, Callable[[Count, Count, Layout], Count]] = {
 }
 
 
-def _is(layout: Layout, name: str) -> np.ndarray:
-    return np.equal(layout.schedule, SCHEDULE[name])
+def _is(layout: Layout, name: str) -> NDArray[np.bool_]:
+    return np.asarray(np.equal(layout.schedule, SCHEDULE[name]))

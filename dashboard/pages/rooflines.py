@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import charts, live_chart, parts, rooflines, state, theme
+from dashboard.plain_table import table_html
 from roofline.strategies import STRATEGIES
 from roofline.units import show
 
@@ -93,28 +94,25 @@ def levels(sweep: rooflines.Sweep) -> None:
         "The group grown until it fills each unit of the hierarchy: what the slowest link then asks for. "
         "A headroom above 1 hides the communication."
     )
-    rows = rooflines.levels(sweep)
-    st.dataframe(
-        [
-            {
-                "the group fills": row.name,
-                sweep.entry.degree: f"{row.degree:,.0f}",
-                "T_math": show(row.bound.t_math, "s"),
-                "T_comms": show(row.bound.t_comms, "s"),
-                "set by": row.binding,
-                f"{row.bound.threshold.quantity}": show(row.bound.threshold.actual, digits=4),
-                "needed": show(row.bound.threshold.needed, digits=4),
-                "headroom": show(row.bound.threshold.headroom),
-            }
-            | {
-                f"needed with SHARP, {how}": show(bound.threshold.needed, digits=4)
-                for how, bound in row.with_switches.items()
-            }
-            for row in rows
-        ],
-        hide_index=True,
-        width="stretch",
-    )
+    rows = [
+        {
+            "the group fills": row.name,
+            sweep.entry.degree: f"{row.degree:,.0f}",
+            "T_math": show(row.bound.t_math, "s"),
+            "T_comms": show(row.bound.t_comms, "s"),
+            "set by": row.binding,
+            f"{row.bound.threshold.quantity}": show(row.bound.threshold.actual, digits=4),
+            "needed": show(row.bound.threshold.needed, digits=4),
+            "headroom": show(row.bound.threshold.headroom),
+        }
+        | {
+            f"needed with SHARP, {how}": show(bound.threshold.needed, digits=4)
+            for how, bound in row.with_switches.items()
+        }
+        for row in rooflines.levels(sweep)
+    ]
+    if rows:
+        st.html(table_html(rows))
 
 
 def controls(scenario: state.Scenario, name: str) -> dict[str, Any]:

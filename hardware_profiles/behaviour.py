@@ -1,0 +1,129 @@
+"""What the whole-step model knows of a machine beyond its datasheet: every number fitted.
+
+These are the sections of a calibration below ``step``. What single kernels and collectives take is
+measured on their own; how much of it whole jobs get is fitted on published runs, and how well that
+predicts runs of sources that were left out of the fit stands with it, in ``accuracy``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from hardware_profiles.errors import nearest
+from hardware_profiles.quantity import Latency
+from hardware_profiles.schema import DTYPES, Strict, Text
+
+Share = Annotated[float, Field(gt=0, le=1.25, json_schema_extra={"unit": "1"})]
+Part = Annotated[float, Field(ge=0, le=1, json_schema_extra={"unit": "1"})]
+Amount = Annotated[float, Field(ge=0, le=1e6, json_schema_extra={"unit": "1"})]
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "point-to-point")
+
+
+class MatmulFit(Strict):
+    """Matmuls in one data type: see ``roofline.kernels``."""
+
+    efficiency: Share = Field(description="of the peak, large shapes")
+    depth: Amount = Field(description="units of K that filling and draining the main loop costs")
+    wave: Amount = Field(description="share of a wave below which an output takes no less time")
+    start: Latency
+    hbm: Share = Field(description="of the memory bandwidth, where a matmul is bound by it")
+
+
+class AttentionFit(Strict):
+    """Fused attention: efficiencies over the bf16 peak, of long sequences and heads of 128."""
+
+    efficiency: Share
+    flash_2: Share
+    flash_1: Share
+    half: Amount = Field(description="keys at which half of the efficiency is reached")
+    backward: Share = Field(description="efficiency backward over forward")
+    narrow: Share = Field(description="of heads of 64, over heads of 128")
+    start: Latency = 0.0
+
+
+class StreamFit(Strict):
+    """Kernels that only read and write memory."""
+
+    hbm: Share
+    gap: Latency
+
+
+class LinkFit(Strict):
+    """A collective inside the innermost tier: start + per_rank N + y/(fraction W) + root √y."""
+
+    start: Latency
+    per_rank: Latency
+    fraction: Share
+    root: Annotated[float, Field(ge=0, le=1e-3, json_schema_extra={"unit": "s/√B"})]
+
+
+class NetworkFit(Strict):
+    """Tiers beyond the innermost."""
+
+    outer: Share = Field(description="of their bandwidth")
+    hop: Latency = Field(description="of a ring, between nodes; a quarter of it inside")
+    exchange: Share = Field(description="all-to-alls, over what rings reach")
+
+
+class HabitsFit(Strict):
+    """How jobs behave beyond kernels and collectives: see ``roofline.job``."""
+
+    contention: Part
+    fine_overlap: Part
+    experts: Annotated[float, Field(ge=1, le=4, json_schema_extra={"unit": "1"})]
+    host: Latency
+    fixed: Latency
+    power: Part
+
+
+class Spread(Strict):
+    """Errors of predicted step times, |ln(predicted / measured)|, and their median with sign."""
+
+    runs: Annotated[int, Field(ge=1)]
+    bias: float
+    median: Amount
+    p90: Amount
+
+
+class Accuracy(Strict):
+    """Whole sources left out of the fit, then predicted."""
+
+    dense: Spread | None = None
+    moe: Spread | None = None
+    how: Text
+
+
+class StepFit(Strict):
+    """Everything that ``roofline.calibrated`` makes a machine of."""
+
+    matmuls: dict[str, MatmulFit]
+    attention: AttentionFit
+    streams: StreamFit
+    collectives: dict[str, LinkFit]
+    network: NetworkFit
+    habits: HabitsFit
+    accuracy: Accuracy | None = None
+    source: Text
+
+    @field_validator("matmuls")
+    @classmethod
+    def _has_known_dtypes(cls, value: dict[str, MatmulFit]) -> dict[str, MatmulFit]:
+        for dtype in value:
+            if dtype not in DTYPES:
+                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, DTYPES)}")
+        if "bf16" not in value:
+            raise ValueError("bf16 needs its numbers: heads and attention run in 16 bits")
+        return value
+
+    @field_validator("collectives")
+    @classmethod
+    def _has_every_collective(cls, value: dict[str, LinkFit]) -> dict[str, LinkFit]:
+        for name in value:
+            if name not in COLLECTIVES:
+                raise ValueError(f"unknown collective {name!r}; {nearest(name, COLLECTIVES)}")
+        if missing := [name for name in COLLECTIVES if name not in value]:
+            raise ValueError(f"no numbers for {', '.join(missing)}")
+        return value

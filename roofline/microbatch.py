@@ -1,0 +1,197 @@
+"""One micro-batch on the average pipeline stage: compute by kind, exposed communication by axis.
+
+    tensor parallel    2 (AG + RS) forward, 2 (2 AG + RS) backward of T·h, or 2 all-reduces each
+    context parallel   keys and values round a ring, behind attention; or gathered; or exchanged
+    expert parallel    dispatch and combine, twice each
+    recompute          what of the forward pass, and of its collectives, is run again
+
+Weight-gradient matmuls hide one collective of each backward pair; fine-grained overlap cuts
+matmuls into chunks and hides a share of all. A host that launches an expert layer's many kernels
+more slowly than the GPU runs them makes it wait, unless CUDA graphs launch for it. Under a power
+limit clocks fall with the share of time that tensor cores are busy.
+
+Sources: Korthikanti et al., section 4.2.2; Llama 3 (arXiv:2407.21783), section 3.3.2; DeepSpeed
+Ulysses (arXiv:2309.14509); DeepSeek-V3 (arXiv:2412.19437), section 3.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from roofline import layer as ops
+from roofline.groups import Group
+from roofline.job import Job
+from roofline.layer import Layer, Work
+from roofline.layout import OVERLAP, RECOMPUTE, RING, Layout
+from roofline.routing import reached
+from roofline.units import Count, Seconds
+
+Passes = tuple[Seconds, Seconds]  # forward, backward
+NOTHING: Passes = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Seconds of one micro-batch on the average stage."""
+
+    forward: Work
+    backward: Work
+    again: Seconds  # recomputed, with its communication
+    tp: Passes = NOTHING
+    cp: Passes = NOTHING
+    ep: Passes = NOTHING
+    host: Passes = NOTHING
+
+    @property
+    def forward_seconds(self) -> Seconds:
+        """Forward, communication included. [s]"""
+        return self.forward.total + self.tp[0] + self.cp[0] + self.ep[0] + self.host[0]
+
+    @property
+    def backward_seconds(self) -> Seconds:
+        """Backward, recomputation and communication included. [s]"""
+        work = self.backward.total + self.again
+        return work + self.tp[1] + self.cp[1] + self.ep[1] + self.host[1]
+
+    @property
+    def seconds(self) -> Seconds:
+        """Both passes. [s]"""
+        return self.forward_seconds + self.backward_seconds
+
+    def times(self, layers: Count) -> MicroBatch:
+        """The same, so many layers of it."""
+        return MicroBatch(
+            self.forward.times(layers),
+            self.backward.times(layers),
+            self.again * layers,
+            *((a * layers, b * layers) for a, b in (self.tp, self.cp, self.ep, self.host)),
+        )
+
+    def __add__(self, other: MicroBatch) -> MicroBatch:
+        axes = ((getattr(self, x), getattr(other, x)) for x in ("tp", "cp", "ep", "host"))
+        return MicroBatch(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.again + other.again,
+            *((a[0] + b[0], a[1] + b[1]) for a, b in axes),
+        )
+
+    def at_power(self, power: Count) -> tuple[MicroBatch, Count]:
+        """The same at the clocks that a power limit leaves; and by how much matmuls are slower."""
+        share = self.forward.matmuls / self.forward.total
+        busy = self.forward.matmuls + self.backward.matmuls + self.again * share
+        factor = 1.0 + power * busy / self.seconds
+        forward = replace(self.forward, matmuls=self.forward.matmuls * factor)
+        backward = replace(self.backward, matmuls=self.backward.matmuls * factor)
+        again = self.again * (1.0 + (factor - 1.0) * share)
+        return replace(self, forward=forward, backward=backward, again=again), factor
+
+
+def average(job: Job) -> MicroBatch:
+    """All layers of the model over the stages, head and embedding apart."""
+    model, layout = job.model, job.layout
+    core = ops.core_attention(model, layout, job.kernels)
+    tp, cp = tensor_parallel(job), context_parallel(job, core)
+    dense = ops.dense(model, layout, job.kernels, job.casts)
+    moe = np.greater(model.moe_layers, 0)
+    plain = np.where(moe, model.dense_layers, model.layers + model.mtp)
+    whole = _layer(job, dense, core, tp, cp, NOTHING).times(plain / layout.pp)
+    if np.any(moe):
+        experts = ops.mixture(model, layout, job.kernels, job.casts)
+        slow = np.where(np.less(layout.graphs, 2), job.habits.experts, 1.0)
+        experts = Layer(experts.forward.times(slow), experts.backward.times(slow), experts.tail)
+        half = np.where(np.greater(layout.ep * layout.etp, 1), 0.5, 1.0)  # ETP 1: attention alone
+        part = (tp[0] * half, tp[1] * half)
+        one = _launched(job, _layer(job, experts, core, part, cp, expert_parallel(job)))
+        count = np.where(moe, model.moe_layers + model.mtp, 0.0)
+        whole = whole + one.times(count / layout.pp)
+    return whole
+
+
+def _layer(job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passes) -> MicroBatch:
+    again = _again(job.layout, layer, core, tp[0] + cp[0] + ep[0])
+    return MicroBatch(layer.forward, layer.backward, again, tp, cp, ep)
+
+
+def _launched(job: Job, one: MicroBatch) -> MicroBatch:
+    """The layer with the waits for a host that launches more slowly than the GPU runs."""
+    left = np.select([np.equal(job.layout.graphs, 0), np.equal(job.layout.graphs, 1)], [1.0, 0.5])
+    host = job.habits.host * left
+    forward = np.maximum(host - one.forward_seconds, 0.0)
+    return replace(one, host=(forward, np.maximum(2 * host - one.backward_seconds, 0.0)))
+
+
+def _again(layout: Layout, layer: Layer, core: Work, comms: Seconds) -> Seconds:
+    """What recomputation adds to the backward pass of a layer, its collectives included."""
+    whole, kind = layer.forward.total, layout.recompute
+    seconds = np.select(
+        [np.equal(kind, RECOMPUTE[name]) for name in ("attention", "half", "block", "full")],
+        [core.total, (whole - core.total) / 2, whole - layer.tail.total + comms, whole + comms],
+        0.0,
+    )
+    return seconds * layout.recompute_share
+
+
+def tensor_parallel(job: Job) -> Passes:
+    """Exposed collectives of one layer's two blocks, forward and backward. [s]"""
+    layout, model = job.layout, job.model
+    route = job.network.route(Group(layout.tp))
+    elements = layout.tokens * model.hidden
+    gather, scatter = route.gather(elements * job.gather_bytes), route.scatter(elements * 2.0)
+    reduce = route.reduce(elements * 2.0)
+    split = np.greater(layout.sequence_parallel, 0)
+    forward = 2 * np.where(split, gather + scatter, reduce)
+    backward = 2 * np.where(split, 2 * gather + scatter, reduce)
+    behind = np.where(np.equal(layout.tp_overlap, OVERLAP["none"]), 0.0, forward)
+    left = 1.0 - job.habits.fine_overlap
+    fine = np.equal(layout.tp_overlap, OVERLAP["fine"])
+    return (
+        np.where(fine, forward * left, forward),
+        np.where(fine, (backward - behind / 2) * left, backward - behind),
+    )
+
+
+def context_parallel(job: Job, core: Work) -> Passes:
+    """Keys and values passed round, gathered, or exchanged for heads; forward and backward. [s]"""
+    layout, model = job.layout, job.model
+    cp = 1.0 * layout.cp
+    if not np.any(cp > 1):
+        return NOTHING
+    route = job.network.route(Group(cp, layout.tp))
+    kv = layout.tokens * 4.0 * np.maximum(model.kv_heads / layout.tp, 1.0) * model.head_dim
+    hop, block = route.send(kv), core.attention / cp
+    ring = hop + np.maximum(0.0, (cp - 1) * (hop - block)) / 2
+    back = hop + np.maximum(0.0, (cp - 1) * (2 * hop - 2.5 * block)) / 2
+    gather, scatter = route.gather(kv * cp), route.scatter(kv * cp)
+    exchange = 4 * route.exchange(2.0 * layout.tokens * model.hidden / layout.tp)
+    kinds = [np.equal(layout.cp_kind, RING[name]) for name in RING]
+    alive = cp > 1
+    return (
+        np.where(alive, np.select(kinds, [ring, gather, exchange]), 0.0),
+        np.where(alive, np.select(kinds, [back, gather + scatter, exchange]), 0.0),
+    )
+
+
+def expert_parallel(job: Job) -> Passes:
+    """Dispatch and combine of one layer, forward and backward. [s]
+
+    A dispatcher that deduplicates sends one copy of a token per node, or per GPU inside one; its
+    kernels reach over the network what rings reach, where plain all-to-alls do not.
+    """
+    layout, model = job.layout, job.model
+    route = job.network.route(Group(layout.ep, layout.etp))
+    units = np.maximum(route.units, 1.0)
+    k = np.minimum(model.top_k, model.experts)
+    places = np.where(units > 1, units, np.maximum(layout.ep, 1.0))
+    distinct = reached(np.maximum(np.round(k), 1.0), places, form="draws") * places
+    distinct = np.where(units > 1, np.minimum(distinct, layout.node_limit), distinct)
+    once = np.greater(layout.deduplicated, 0)
+    copies = np.where(once, np.minimum(distinct, k), k)
+    copies = copies * np.where(np.logical_and(once, units > 1), job.network.exchange, 1.0)
+    elements = layout.tokens / layout.split * copies * layout.imbalance * model.hidden
+    dispatch = route.exchange(elements * layout.dispatch_bytes)
+    combine = route.exchange(elements * 2.0)
+    shown = 1.0 - layout.ep_overlap
+    return (dispatch + combine) * shown, 2 * combine * shown
