@@ -20,22 +20,50 @@ const config = {
   toImageButtonOptions: { format: "svg" },
 };
 
+function draw(library, chart, figure, clicked) {
+  chart.clicked = clicked;
+  return library.react(chart, figure.data, { uirevision: true, ...figure.layout }, config).then(() => {
+    if (!chart.listening) chart.on("plotly_click", (event) => chart.clicked(event));
+    chart.listening = true;
+  });
+}
+
+function element(parent, tag, className) {
+  const made = document.createElement(tag);
+  made.className = className;
+  parent.append(made);
+  return made;
+}
+
+// A chart, under a title and a verdict where it has them, with a note below.
+function panel(parent) {
+  const section = element(parent, "section", "live-panel");
+  const title = element(section, "h3", "live-title");
+  const verdict = element(section, "p", "live-verdict");
+  const strong = element(verdict, "strong", "");
+  const rest = element(verdict, "span", "");
+  const chart = element(section, "div", "live-chart");
+  chart.setAttribute("role", "img");
+  const note = element(section, "p", "live-note");
+  return { title, verdict, strong, rest, chart, note };
+}
+
 export default function ({ data, parentElement, setTriggerValue }) {
-  const { figure, alt } = data;
-  let chart = parentElement.querySelector(".live-chart");
-  if (!chart) {
-    chart = document.createElement("div");
-    chart.className = "live-chart";
-    chart.setAttribute("role", "img");
-    parentElement.append(chart);
-  }
-  chart.setAttribute("aria-label", alt);
-  chart.style.minHeight = `${figure.layout.height}px`;
-  chart.clicked = (event) => setTriggerValue("clicked", event.points[0].customdata ?? null);
-  const draw = (library) =>
-    library.react(chart, figure.data, { uirevision: true, ...figure.layout }, config).then(() => {
-      if (!chart.listening) chart.on("plotly_click", (event) => chart.clicked(event));
-      chart.listening = true;
-    });
-  window.Plotly ? draw(window.Plotly) : plotly().then(draw, (error) => (chart.textContent = error.message));
+  const clicked = (event) => setTriggerValue("clicked", event.points[0].customdata ?? null);
+  const grid = parentElement.querySelector(".live-grid") ?? element(parentElement, "div", "live-grid");
+  grid.panels ??= [];
+  while (grid.panels.length < data.panels.length) grid.panels.push(panel(grid));
+  data.panels.forEach(({ figure, alt, title, strong, rest, note }, i) => {
+    const shown = grid.panels[i];
+    for (const [name, text] of Object.entries({ title, strong, rest, note })) {
+      shown[name].textContent = text ?? "";
+      shown[name].hidden = !text;
+    }
+    shown.verdict.hidden = !(strong || rest);
+    shown.chart.setAttribute("aria-label", alt);
+    shown.chart.style.minHeight = `${figure.layout.height}px`;
+    const ready = (library) => draw(library, shown.chart, figure, clicked);
+    const failed = (error) => (shown.chart.textContent = error.message);
+    window.Plotly ? ready(window.Plotly) : plotly().then(ready, failed);
+  });
 }

@@ -8,7 +8,8 @@ is the one inside the plotly package; it is copied once to the folder that Strea
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ Figure = dict[str, Any]
 LIBRARY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 SERVED = Path(__file__).parent.parent / "static" / "plotly.min.js"
 CSS = """
+.live-grid { display: grid; gap: 1.2rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, max(22rem, 45%)), 1fr)); }
+.live-panel { min-width: 0; }
+.live-title { font-size: 1.15rem; font-weight: 600; margin: 0; padding: 0 0 0.3rem; color: var(--st-heading-color); }
+.live-verdict { margin: 0 0 0.2rem; color: var(--st-text-color); }
+.live-note { margin: 0; font-size: 0.875rem; opacity: 0.65; color: var(--st-text-color); }
 .live-chart text:not(.keep) { font-family: var(--st-font), sans-serif !important; }
 .live-chart :is(.xtick, .ytick, .legendtext, .xtitle, .x2title, .ytitle, .gtitle, .cbtitle, .cbaxis) text,
 .live-chart text:is(.legendtext, .xtitle, .x2title, .ytitle, .gtitle, .bartext-outside) {
@@ -44,17 +50,40 @@ _mount = st.components.v2.component(
 )
 
 
+@dataclass(frozen=True)
+class Panel:
+    """A figure with words around it: a title, a verdict that begins in bold, a note below."""
+
+    figure: Figure  # a plain dict, as ``dashboard.charts`` makes them
+    alt: str  # what it shows, for those who do not see it
+    title: str = ""
+    strong: str = ""
+    rest: str = ""
+    note: str = ""
+
+
 def draw(figure: Figure, key: str, alt: str, on_click: Callable[[], None] | None = None) -> None:
-    """Draw ``figure``, a plain dict as ``dashboard.charts`` makes them; ``alt`` says what it shows.
+    """Draw one figure.
 
     ``on_click`` is called when a point is clicked; its customdata are in ``session_state[key]``
     under "clicked".
     """
+    draw_panels([Panel(figure, alt)], key, on_click)
+
+
+def draw_panels(
+    panels: Sequence[Panel], key: str, on_click: Callable[[], None] | None = None
+) -> None:
+    """Draw figures side by side where they have room, as one element: a slider then moves all at once."""
     if served():
         events = {"on_clicked_change": on_click} if on_click else {}
-        _mount(key=key, data={"figure": plain(figure), "alt": alt}, **events)
-    else:
-        st.plotly_chart(figure, key=key, alt=alt, width="stretch")
+        _mount(key=key, data={"panels": [plain(vars(panel)) for panel in panels]}, **events)
+        return
+    for i, panel in enumerate(panels):
+        if panel.title:
+            st.subheader(panel.title, anchor=False)
+            st.markdown(f"**{panel.strong}**{panel.rest}")
+        st.plotly_chart(panel.figure, key=f"{key}-{i}", alt=panel.alt, width="stretch")
 
 
 @cache

@@ -102,22 +102,17 @@ def _thinned(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.unique(np.concatenate([nearest, powers]))
 
 
-def headline(found: Sweep) -> str:
-    """Where the strategy stops paying, in one line."""
+def headline(found: Sweep) -> tuple[str, str]:
+    """Where the strategy stops paying, in one line: its gist, and the rest of the sentence."""
     bound, noun = found.bound, found.entry.degree
     crossed = crossings(found.degrees, bound)
-    end = (
-        bool(bound.compute_bound[-1]) if np.ndim(bound.compute_bound) else bool(bound.compute_bound)
-    )
+    end = bool(np.atleast_1d(bound.compute_bound)[-1])
     if not crossed.size:
-        verdict = "compute-bound" if end else "communication-bound"
-        return f"**{verdict}** at every degree up to {found.degrees[-1]:,.0f} {noun}"
-    first = show(float(crossed[0]))
+        gist = "compute-bound" if end else "communication-bound"
+        return gist, f" at every degree up to {found.degrees[-1]:,.0f} {noun}"
     if end:
-        return (
-            f"**communication-bound until {show(float(crossed[-1]))} {noun}**, compute-bound beyond"
-        )
-    return f"**compute-bound up to {first} {noun}**, communication-bound beyond"
+        return f"communication-bound until {show(crossed[-1])} {noun}", ", compute-bound beyond"
+    return f"compute-bound up to {show(crossed[0])} {noun}", ", communication-bound beyond"
 
 
 def short_title(name: str) -> str:

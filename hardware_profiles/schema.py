@@ -145,6 +145,9 @@ class NetworkTier(Strict):
         True,
         description="traffic outwards crosses these links too; false if GPUs have their own NICs",
     )
+    direct: bool = Field(
+        False, description="no switch: each pair of children has a link of its own, 1/(D-1) of it"
+    )
     technology: str = ""
     link_bandwidth: Bandwidth | None = Field(None, description="one cable, one direction")
     switches: Annotated[int, Field(ge=0, strict=True)] | None = Field(

@@ -15,6 +15,8 @@ the WHOLE logical array:
     scatter, gather                 V (out - m)/N              out = N, or the ranks inside where
     all-to-all                      V m (out - m)/N²                 GPUs have NICs of their own
 
+The root of a scatter or a gather, like the sender of a message, has one card to leave its node by.
+
 ``rough`` drops the -1 and the -m, as one does on paper. Where the children are not equally full,
 the emptiest has the most to receive: (d-1)/d is then (d-1) m / (ranks in the unit).
 
@@ -31,8 +33,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.groups import Group, Reach, spans
 from roofline.machine import TierLike
+from roofline.names import choose
 from roofline.units import Bytes, BytesPerSecond, Count, Num, Seconds
 
 Form = Literal["precise", "rough"]
@@ -71,6 +76,7 @@ class Collective:
     rough: Callable[[Reach, Num], Num] = _whole  # the same on paper
     passes: int = 1
     direct: bool = False  # every pair talks at once: one message latency, not one per child
+    rooted: bool = False  # one rank has it all, and one card to send or receive it by
     busbw: Callable[[Num], Num] = lambda n: (n - 1) / n  # bus over algorithm bandwidth, nccl-tests
 
 
@@ -79,9 +85,9 @@ REDUCE_SCATTER = Collective("reduce-scatter", _ring)
 ALL_REDUCE = Collective("all-reduce", _ring, passes=2, busbw=lambda n: 2 * (n - 1) / n)
 BROADCAST = Collective("broadcast", _whole, busbw=np.ones_like)
 REDUCE = Collective("reduce", _whole, busbw=np.ones_like)
-SEND = Collective("point-to-point", _whole, direct=True, busbw=np.ones_like)
-SCATTER = Collective("scatter", leaving, _anywhere, direct=True)
-GATHER = Collective("gather", leaving, _anywhere, direct=True)
+SEND = Collective("point-to-point", _whole, direct=True, rooted=True, busbw=np.ones_like)
+SCATTER = Collective("scatter", leaving, _anywhere, direct=True, rooted=True)
+GATHER = Collective("gather", leaving, _anywhere, direct=True, rooted=True)
 ALL_TO_ALL = Collective(
     "all-to-all",
     lambda r, n: r.members / n * leaving(r, n),
@@ -133,8 +139,9 @@ class CollectiveTime:
         return names
 
 
+@pointwise
 def collective(
-    op: Collective,
+    op: Collective | str,
     nbytes: Bytes,
     group: Group,
     tiers: Sequence[TierLike],
@@ -147,6 +154,7 @@ def collective(
     """Time of ``op`` on an array of ``nbytes`` in all, tier by tier.
 
     Args:
+        op: a row of ``COLLECTIVES``, or its name.
         nbytes: the whole logical array V of one group: what an all-gather ends with, what each rank
             of an all-reduce holds, all send buffers of an all-to-all together. For a send, the
             message. [B]
@@ -158,11 +166,14 @@ def collective(
         latency: add the tiers' α per message step; off, the pure bandwidth model.
 
     Raises:
-        ValueError: when the group does not fit the tiers, or an option is none of those above.
+        ValueError: when the group does not fit the tiers, an option is none of those above, or the
+            bytes are negative.
     """
     _known("form", form, get_args(Form))
     _known("algorithm", algorithm, get_args(Algorithm))
     _known("in_network", in_network, get_args(InNetwork))
+    op = find(op)
+    checks.at_least("nbytes", nbytes, 0)
     reaches = spans(group, tiers)
     n = np.asarray(group.size, float)
     by_tier = []
@@ -170,15 +181,29 @@ def collective(
     for reach in reaches:
         adds = op is ALL_REDUCE and in_network != "off" and reach.tier.in_network_reduction
         share = _share(op, reach, n, form, algorithm, in_network if adds else "off")
-        lanes = reach.lanes(1.0 if op is SEND else reach.members)
-        by_tier.append(lanes * share * nbytes / reach.tier.effective_bandwidth)
+        lanes = reach.lanes(1.0 if op.rooted else None)
+        by_tier.append(lanes * share * nbytes / reach.bandwidth(to_one=op is SEND))
         if latency:
             alpha = alpha + _steps(op, reach, n, algorithm, adds) * reach.tier.latency
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)
 
 
+def find(op: Collective | str) -> Collective:
+    """The operation of that name.
+
+    Raises:
+        ValueError: when there is none, naming the nearest.
+    """
+    if isinstance(op, Collective):
+        return op
+    if not isinstance(op, str):
+        allowed = f"allowed: {', '.join(COLLECTIVES)}, or a Collective"
+        raise ValueError(f"op: {op!r} is refused; {allowed}")
+    return choose("op", op, COLLECTIVES)
+
+
 def seconds(
-    op: Collective, nbytes: Bytes, group: Group, tiers: Sequence[TierLike], **options: object
+    op: Collective | str, nbytes: Bytes, group: Group, tiers: Sequence[TierLike], **options: object
 ) -> Seconds:
     """Time of ``op``; the arguments are those of ``collective``. [s]
 
@@ -223,14 +248,16 @@ def _steps(op: Collective, reach: Reach, n: Num, algorithm: Algorithm, adds: boo
     return op.passes * (reach.degree - 1)
 
 
-def bandwidth(op: Collective, group: Group, tiers: Sequence[TierLike]) -> BytesPerSecond:
+def bandwidth(op: Collective | str, group: Group, tiers: Sequence[TierLike]) -> BytesPerSecond:
     """V / T of a large ``op``: the collective bandwidth of the group. [B/s]"""
     with np.errstate(divide="ignore"):
         per_second: Num = np.divide(1.0, collective(op, 1.0, group, tiers).seconds)
     return per_second
 
 
-def bus_bandwidth(op: Collective, nbytes: Bytes, ranks: Count, time: Seconds) -> BytesPerSecond:
+def bus_bandwidth(
+    op: Collective | str, nbytes: Bytes, ranks: Count, time: Seconds
+) -> BytesPerSecond:
     """What nccl-tests prints as busbw: comparable with a link for any operation and rank count.
 
     ``nbytes`` is nccl-tests' size S: the total array of an all-gather or reduce-scatter, one rank's
@@ -239,17 +266,17 @@ def bus_bandwidth(op: Collective, nbytes: Bytes, ranks: Count, time: Seconds) ->
     >>> print(bus_bandwidth(ALL_REDUCE, 1e9, 8, time=0.004))
     437500000000.0
     """
-    return nbytes / time * op.busbw(np.asarray(ranks, float))
+    return nbytes / time * find(op).busbw(np.asarray(ranks, float))
 
 
-def nccl_size(op: Collective, nbytes: Bytes, ranks: Count) -> Bytes:
+def nccl_size(op: Collective | str, nbytes: Bytes, ranks: Count) -> Bytes:
     """nccl-tests' size S for a whole array V: V itself, except V/N for an all-to-all. [B]"""
-    return nbytes / ranks if op is ALL_TO_ALL else nbytes
+    return nbytes / ranks if find(op) is ALL_TO_ALL else nbytes
 
 
-def array_bytes(op: Collective, size: Bytes, ranks: Count) -> Bytes:
+def array_bytes(op: Collective | str, size: Bytes, ranks: Count) -> Bytes:
     """The whole array V behind nccl-tests' size S: the inverse of ``nccl_size``. [B]"""
-    return size * ranks if op is ALL_TO_ALL else size
+    return size * ranks if find(op) is ALL_TO_ALL else size
 
 
 def sharded_reduce_rough(nbytes: Bytes, inner: Count, tiers: Sequence[TierLike]) -> Seconds:

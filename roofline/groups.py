@@ -9,12 +9,13 @@ members under a unit of U GPUs:
     degree_i   = members(S_{i+1}) / members(S_i)     children of tier i that the group spans
     sharing_i  = min(stride, S_i)                     sibling groups on one child's uplink
     lanes_i    = max(sharing_i, S_i / senders)        where GPUs have network cards of their own
+    W_i        = W (degree_i - 1)/(D_i - 1)           where each pair of children has its own link
 
 with S_i the GPUs under one child of tier i (1, 8, 256, …). This is the exact rule for arrays
 sharded over an inner axis of the scaling book ("GPUs", collectives across nodes), with the missing
 factor S_{i-1} put in. It is exact for groups that are ``aligned``. One that fills its last child
-only partly is charged for that child; one whose stride divides neither way, as if it spanned more
-children than it may.
+only partly is charged for that child, which has the most to receive and the fewest cards to do it
+with; one whose stride divides neither way, as if it spanned more children than it may.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
 from roofline.machine import TierLike
-from roofline.units import Count
+from roofline.units import BytesPerSecond, Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +52,46 @@ class Reach(NamedTuple):
     unit: Count  # GPUs under one child
     cards: bool  # each GPU comes here by a network card of its own, 1/unit of the child's uplink
 
-    def lanes(self, senders: Count) -> Count:
+    @property
+    def fewest(self) -> Count:
+        """Ranks of the group under its emptiest child."""
+        return self.above - self.members * (self.degree - 1)
+
+    def lanes(self, senders: Count | None = None) -> Count:
         """The child's uplink over what the group gets of it, when ``senders`` of its ranks send.
 
-        Sibling groups take their part; and a GPU with its own card has that card, however quiet the others are.
+        Sibling groups take their part; and a GPU with its own card has that card, however quiet the
+        others are. Left out, all ranks under the emptiest child send: it has the fewest cards.
         """
-        return np.maximum(self.sharing, self.unit / senders) if self.cards else self.sharing
+        if not self.cards:
+            return self.sharing
+        return np.maximum(self.sharing, self.unit / (self.fewest if senders is None else senders))
+
+    def bandwidth(self, *, to_one: bool = False) -> BytesPerSecond:
+        """What one child reaches the others of the group with, or one of them. [B/s]
+
+        Through a switch, all its links carry whatever it sends. Without one, those to the group's
+        other children do: d-1 of D-1 links, and a single one to a single child.
+        """
+        whole: BytesPerSecond = self.tier.effective_bandwidth
+        if not self.tier.direct:
+            return whole
+        links = 1.0 if to_one else np.maximum(self.degree - 1, 1.0)
+        return whole * links / np.maximum(np.asarray(self.tier.degree, float) - 1, 1.0)
 
 
 def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
     """The group at each tier from the inside out.
 
     Raises:
-        ValueError: when the group is empty or larger than the machine.
+        ValueError: when the group is empty, no whole number of ranks or larger than the machine.
 
     >>> from roofline.machine import Tier
     >>> node, network = Tier(8, 450e9), Tier(32, 400e9)
     >>> [float(r.degree) for r in spans(Group(16, stride=8), (node, network))]
     [1.0, 16.0]
     """
-    size, stride = np.asarray(group.size, float), np.asarray(group.stride, float)
-    if not np.all(size >= 1) or not np.all(stride >= 1):
-        raise ValueError(
-            "a group has at least one rank and a stride of at least 1, "
-            f"got {np.min(size):g} ranks, {np.min(stride):g} apart"
-        )
+    size, stride = _checked(group, tiers)
     unit: Count = 1.0
     members: Count = 1.0
     cards = False
@@ -89,6 +106,26 @@ def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
     if np.any(members < size):
         raise ValueError(_too_large(size, stride, members, unit))
     return found
+
+
+def _checked(group: Group, tiers: Sequence[TierLike]) -> tuple[Count, Count]:
+    """Size and stride as floats; whole, but for a ring without end, on which X_opt is real."""
+    if not isinstance(tiers, Sequence):
+        raise ValueError(
+            f"tiers: a {type(tiers).__name__} is refused; allowed: a list of tiers, "
+            "such as a cluster's .tiers"
+        )
+    size = np.asarray(checks.numbers("size of the group", group.size), float)
+    stride = np.asarray(checks.numbers("stride of the group", group.stride), float)
+    if not np.all(size >= 1) or not np.all(stride >= 1):
+        raise ValueError(
+            "a group has at least one rank and a stride of at least 1, "
+            f"got {np.min(size):g} ranks, {np.min(stride):g} apart"
+        )
+    if all(np.all(np.isfinite(tier.degree)) for tier in tiers):
+        checks.whole("size of the group", size)
+        checks.whole("stride of the group", stride)
+    return size, stride
 
 
 def _too_large(size: Count, stride: Count, members: Count, machine: Count) -> str:

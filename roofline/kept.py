@@ -17,8 +17,9 @@ al., and its equations 2 and 6. Recomputation of a layer keeps less:
     half         its input, q, v, both attention and MLP outputs, one up matrix: every second matmul
     block, full  its input
 
-Eager frameworks keep more: 6 h of each RMSNorm, and the activation of a gate, 2 f. Left out: rotary tables, router logits, LoRA's narrow tensors, keys and values repeated for all
-heads by eager code; together below 2 %, the last up to 10 % where it happens.
+Eager frameworks keep more: 6 h for each RMSNorm, and the activation of a gate, 2 f. Left out:
+router logits and LoRA's narrow tensors, each below 1 %, and keys and values that eager code repeats
+for all heads, 9 % of a Llama 3 8B layer.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ class TierLike(Protocol):
     def in_network_reduction(self) -> bool: ...
     @property
     def transit(self) -> bool: ...
+    @property
+    def direct(self) -> bool: ...
 
 
 class Machine(Protocol):
@@ -55,6 +57,7 @@ class Tier:
     latency: Seconds = 0.0
     in_network_reduction: bool = False
     transit: bool = True
+    direct: bool = False  # no switch: each pair of children has a link of its own
 
     @property
     def effective_bandwidth(self) -> BytesPerSecond:

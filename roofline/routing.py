@@ -28,6 +28,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.collectives import ALL_TO_ALL, CollectiveTime, collective, leaving
 from roofline.groups import Group, Reach, spans
 from roofline.machine import TierLike
@@ -36,6 +38,7 @@ from roofline.units import Bytes, Count, Num, Seconds
 Form = Literal["bound", "draws", "distinct"]
 
 
+@pointwise
 def reached(
     k: Count,
     shards: Count,
@@ -96,6 +99,7 @@ def imbalance(loads: ArrayLike, axis: int = -1) -> Count:
     return factor
 
 
+@pointwise
 def ragged_all_to_all(
     padded_bytes: Bytes,
     k: Count,
@@ -124,6 +128,7 @@ def ragged_all_to_all(
     return replace(whole, by_tier=tuple(share * seconds for seconds in whole.by_tier))
 
 
+@pointwise
 def dispatch(
     token_bytes: Bytes,
     k: Count,
@@ -159,6 +164,9 @@ def dispatch(
     >>> print(dispatch(2 * 4096 * 7168, 8, Group(64), h100).seconds * 1e6)
     128.45056
     """
+    checks.at_least("token_bytes", token_bytes, 0)
+    checks.above("padding", padding)
+    checks.at_least("imbalance", imbalance, 1)
     factor = np.multiply(padding, imbalance)
     if not deduplicated or not tiers:
         limits = {"form": form, "experts": experts, "node_limit": node_limit, "latency": latency}
@@ -172,8 +180,7 @@ def dispatch(
     by_tier: list[Seconds] = []
     for tier, reach in enumerate(reaches):
         share = _copied(reach, n, node, copies) if tier else _fan_out(reach, n, gpus, copies)
-        uplink = reach.tier.effective_bandwidth
-        by_tier.append(reach.lanes(reach.members) * share * factor * token_bytes / uplink)
+        by_tier.append(reach.lanes() * share * factor * token_bytes / reach.bandwidth())
     alpha = collective(ALL_TO_ALL, 0.0, group, tiers, latency=True).latency if latency else 0.0
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)
 

@@ -130,8 +130,8 @@ def _layers(model: Dims, layout: Layout, index: Count) -> Count:
 def in_flight_on(layout: Layout, index: Count) -> Count:
     """Micro-batches whose activations stage ``index`` holds at once, in units of a whole stage.
 
-    >>> print(in_flight_on(Layout(8, pp=4, chunks=3, batch=16), np.arange(4)))
-    [5. 4.33333333 3.66666667 3.]
+    >>> in_flight_on(Layout(4, pp=4, batch=8), np.arange(4)).tolist()
+    [4.0, 3.0, 2.0, 1.0]
     """
     p, m = 1.0 * layout.pp, layout.microbatches
     found: Count = 1.0

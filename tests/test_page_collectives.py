@@ -43,7 +43,9 @@ def opened(**address: str | list[str]) -> AppTest:
 
 def drawn(app: AppTest) -> list[dict[str, Any]]:
     """The figures that the page's charts were given."""
-    return [json.loads(chart.proto.json)["figure"] for chart in app.get("bidi_component")]
+    return [
+        json.loads(chart.proto.json)["panels"][0]["figure"] for chart in app.get("bidi_component")
+    ]
 
 
 def said(app: AppTest) -> str:

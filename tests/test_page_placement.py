@@ -35,7 +35,7 @@ def opened(**address: str | list[str]) -> AppTest:
 def drawn(app: AppTest) -> dict[str, Any]:
     """The map."""
     (chart,) = app.get("bidi_component")
-    figure: dict[str, Any] = json.loads(chart.proto.json)["figure"]
+    figure: dict[str, Any] = json.loads(chart.proto.json)["panels"][0]["figure"]
     return figure
 
 

@@ -26,9 +26,13 @@ def opened(**address: str) -> AppTest:
     return app.run()
 
 
-def figures(app: AppTest) -> list[dict[str, Any]]:
-    """The figures that the page's charts were given."""
-    return [json.loads(chart.proto.json)["figure"] for chart in app.get("bidi_component")]
+def panels(app: AppTest) -> list[dict[str, Any]]:
+    """What the page's charts were given: figures and the words around them."""
+    return [
+        panel
+        for chart in app.get("bidi_component")
+        for panel in json.loads(chart.proto.json)["panels"]
+    ]
 
 
 def texts(app: AppTest) -> str:
@@ -48,16 +52,13 @@ def texts(app: AppTest) -> str:
 def test_first_paint_shows_four_curves_with_their_crossovers() -> None:
     app = opened()
     assert not app.exception
-    assert [e.value for e in app.subheader] == [
-        STRATEGIES[n].title
-        for n in ("data_parallel", "tensor_parallel", "expert_parallel", "pipeline_parallel")
-    ]
-    drawn = figures(app)
-    assert len(drawn) == 4
-    assert "crossover" in [trace["name"] for trace in drawn[0]["data"]]
+    shown = panels(app)
+    names = ("data_parallel", "tensor_parallel", "expert_parallel", "pipeline_parallel")
+    assert [panel["title"] for panel in shown] == [STRATEGIES[name].title for name in names]
+    assert "crossover" in [trace["name"] for trace in shown[0]["figure"]["data"]]
     cluster = hardware_profiles.cluster("dgx-h100-superpod")
     sweep = rooflines.sweep("data_parallel", presets.workload("llama-3-70b", 2.0**20), cluster, {})
-    assert rooflines.headline(sweep) in texts(app)
+    assert (shown[0]["strong"], shown[0]["rest"]) == rooflines.headline(sweep)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -162,7 +163,16 @@ def test_achievable_rates_are_slower_and_named() -> None:
     assert "achievable by h100" in texts(opened(rates="achievable"))
 
 
-LLAMA = '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 16, "vocab_size": 32000}'
+LLAMA = json.dumps(
+    {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "vocab_size": 32000,
+    }
+)
 
 
 def test_a_hugging_face_config_becomes_a_model_of_ones_own() -> None:

@@ -18,36 +18,21 @@ NAMES = {OVERVIEW: "Overview"} | {name: rooflines.short_title(name) for name in 
 
 def overview(scenario: state.Scenario) -> None:
     """Data, tensor, expert and pipeline parallelism side by side, each on its own."""
-    for left, right in (
-        ("data_parallel", "tensor_parallel"),
-        ("expert_parallel", "pipeline_parallel"),
-    ):
-        for column, name in zip(st.columns(2, gap="medium"), (left, right), strict=True):
-            with column:
-                panel(scenario, name)
+    panels = []
+    for name in ("data_parallel", "tensor_parallel", "expert_parallel", "pipeline_parallel"):
+        try:
+            panels.append(panel(rooflines.sweep(name, scenario.work, scenario.cluster, {}), name))
+        except ValueError as error:
+            st.info(f"{STRATEGIES[name].title}: {error}", icon=":material/info:")
+    live_chart.draw_panels(panels, "overview")
 
 
-def panel(scenario: state.Scenario, name: str) -> None:
+def panel(sweep: rooflines.Sweep, name: str) -> live_chart.Panel:
     """One strategy's curve with its verdict over it."""
-    entry = STRATEGIES[name]
-    try:
-        sweep = rooflines.sweep(name, scenario.work, scenario.cluster, {})
-    except ValueError as error:
-        st.subheader(entry.title)
-        st.info(str(error), icon=":material/info:")
-        return
-    st.subheader(entry.title, anchor=False)
-    st.markdown(rooflines.headline(sweep))
-    figure = charts.crossing(
-        sweep.degrees,
-        sweep.bound,
-        theme.COMMS[name],
-        rooflines.x_title(name),
-        rooflines.y_title(name),
-    )
-    live_chart.draw(figure, f"panel-{name}", rooflines.headline(sweep))
-    if sweep.note:
-        st.caption(sweep.note)
+    strong, rest = rooflines.headline(sweep)
+    titles = (rooflines.x_title(name), rooflines.y_title(name))
+    figure = charts.crossing(sweep.degrees, sweep.bound, theme.COMMS[name], *titles)
+    return live_chart.Panel(figure, strong + rest, STRATEGIES[name].title, strong, rest, sweep.note)
 
 
 @st.fragment
@@ -81,7 +66,7 @@ def detail(scenario: state.Scenario, name: str) -> None:
         current=degree,
         height=430,
     )
-    live_chart.draw(figure, f"detail-{name}", rooflines.headline(sweep))
+    live_chart.draw(figure, f"detail-{name}", "".join(rooflines.headline(sweep)))
     parts.downloads(name, lambda: parts.curve(entry.degree, sweep.degrees, sweep.bound), name)
     levels(sweep)
     parts.formulas(here, entry.text, name)
