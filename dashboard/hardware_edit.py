@@ -18,7 +18,6 @@ import yaml
 import hardware_profiles as hw
 from dashboard.hardware_tables import name
 from hardware_profiles import Accelerator, Cluster, NetworkTier, ProfileError, reading
-from hardware_profiles.derived import bisection
 from hardware_profiles.errors import nearest
 from hardware_profiles.writing import unit_of, written
 
@@ -136,7 +135,9 @@ def _problem(line: str, text: str) -> Problem:
     choices = tuple(meant[1].split(" or ")) if meant else ()
     if field.endswith(".bandwidth") and "of the tier inside it" in message:
         inner = NetworkTier.model_validate(get(text, f"tiers.{int(field.split('.')[1]) - 1}"))
-        choices = (written(bisection(inner, directions=2), "B/s"),)  # what all its children send
+        choices = (
+            written(inner.degree * inner.effective_bandwidth, "B/s"),
+        )  # what all children send
     return Problem(field, message, choices)
 
 
@@ -219,7 +220,7 @@ def grown(text: str, cluster: Cluster) -> str:
     data["tiers"].append({
         "name": next(name for name in free if name not in names),
         "degree": 2,
-        "bandwidth": written(bisection(outer, directions=2), "B/s"),
+        "bandwidth": written(outer.degree * outer.effective_bandwidth, "B/s"),
         "latency": written(outer.latency, "s"),
         "technology": outer.technology,
         "source": BY_HAND,

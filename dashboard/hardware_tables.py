@@ -11,7 +11,7 @@ from typing import Any
 from dashboard.hardware_drawing import child_name
 from dashboard.words import linked, plain
 from hardware_profiles import Accelerator, Cluster, NetworkTier
-from hardware_profiles.derived import capacities, memory_ladder, ridge, slowest_collective
+from hardware_profiles.derived import capacities, memory_ladder, slowest_collective
 from hardware_profiles.writing import unit_of, written
 from roofline.chip import Level, levels
 from roofline.units import show
@@ -132,21 +132,18 @@ def ladder(cluster: Cluster) -> tuple[Level, ...]:
 
 def ladder_table(cluster: Cluster, dtype: str) -> dict[str, list[str]]:
     """The ladder as columns of text; a dash where nobody says."""
-    gpu, rate = child_name(cluster, 0), cluster.flops(dtype)
-    built = {level.name: float(level.bandwidth) for level in levels(cluster.accelerator)}
-    built = {"L1 and shared memory" if n == "shared memory" else n: w for n, w in built.items()}
+    gpu = child_name(cluster, 0)
     columns: dict[str, list[str]] = {
         title: []
         for title in ("Level", "Within reach", f"Bandwidth a {gpu}", f"Ridge a {gpu}", "C/W")
     }
     for rung in memory_ladder(cluster, dtype):
-        width = rung.bandwidth or built.get(rung.level)
         row = (
             rung.level,
             "–" if rung.capacity is None else size(rung.capacity),
-            "–" if width is None else show(width, "B/s"),
-            intensity(rung.ridge_per_gpu or ridge(rate, width)),
-            intensity(rung.ridge or ridge(rate, width)),
+            "–" if rung.bandwidth is None else show(rung.bandwidth, "B/s"),
+            intensity(rung.ridge_per_gpu),
+            intensity(rung.ridge),
         )
         for column, text in zip(columns.values(), row, strict=True):
             column.append(text)

@@ -74,7 +74,9 @@ def calibration(name: str) -> Calibration:
         ProfileError: unknown, unreadable or wrong.
     """
     path = catalog.find(name, "calibration", calibrations())
-    return _read(path, catalog.stamp(path))
+    overlay = _read(path, catalog.stamp(path))
+    catalog.check_name(overlay.name, path, "calibration")
+    return overlay
 
 
 @lru_cache(maxsize=64)
@@ -86,8 +88,7 @@ def _read(path: Path, _stamp: object) -> Calibration:
     try:
         return Calibration.model_validate(data)
     except ValidationError as error:
-        fields = (*Calibration.model_fields, *TierFraction.model_fields)
-        raise explain(error, str(path), fields) from None
+        raise explain(error, str(path), Calibration) from None
 
 
 def for_accelerator(name: str) -> Calibration | None:
@@ -133,5 +134,6 @@ def _scaled(accelerator: Accelerator, overlay: Calibration) -> dict[str, Any]:
     return accelerator.model_dump(exclude_unset=True) | {
         "peak_flops": rates,
         "hbm_bandwidth": accelerator.hbm_bandwidth * overlay.hbm,
+        "reason": accelerator.reason or f"achieved, not stated: {overlay.source}",
         "sources": accelerator.sources | achieved,
     }

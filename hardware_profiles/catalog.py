@@ -1,15 +1,16 @@
 """Names to profiles: the shipped catalogue, a user's own folder, or a file by its path.
 
 A user's files stand in the folder that ROOFLINE_PROFILES names (or several, separated as in PATH)
-and win over shipped ones of the same name. A cluster file names its accelerator (by catalogue name,
-or by a path from its own folder), or holds one in place. The cluster ``local`` is the machine that
-this runs on.
+and win over shipped ones of the same name; a file there is called as its profile is. A cluster file
+names its accelerator (one beside it, with or without its suffix, or one of the catalogue), or holds
+one in place. The cluster ``local`` is the machine that this runs on.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 
 from hardware_profiles import reading, writing
 from hardware_profiles.errors import ProfileError, explain, nearest
-from hardware_profiles.schema import Accelerator, Cluster, Link, NetworkTier
+from hardware_profiles.schema import Accelerator, Cluster
 
 SHIPPED = Path(__file__).parent / "catalog"
 ENVIRONMENT = "ROOFLINE_PROFILES"
@@ -29,9 +30,9 @@ KINDS: dict[str, type[Accelerator] | type[Cluster]] = {
     "cluster": Cluster,
 }
 LOCAL = "local"
+SUFFIXES = (".yaml", ".yml", ".json")
 
 Kind = Literal["accelerator", "cluster", "calibration"]
-_FIELDS = sorted({f for m in (Accelerator, Cluster, NetworkTier, Link) for f in m.model_fields})
 
 
 def accelerators() -> list[str]:
@@ -53,6 +54,7 @@ def accelerator(name: str) -> Accelerator:
     path = find(name, "accelerator", accelerators())
     profile = _read_file(path, "accelerator", _state(path))
     assert isinstance(profile, Accelerator)
+    check_name(profile.name, path, "accelerator")
     return profile
 
 
@@ -70,6 +72,7 @@ def cluster(name: str) -> Cluster:
     path = find(name, "cluster", clusters())
     profile = _read_file(path, "cluster", _state(path))
     assert isinstance(profile, Cluster)
+    check_name(profile.name, path, "cluster")
     return profile
 
 
@@ -80,7 +83,7 @@ def read(text: str, where: str = "profile") -> Accelerator | Cluster:
         ProfileError: naming the file, the field, the value and what is allowed.
     """
     data = reading.mapping(text, where)
-    return _build(data, _kind(data, where), where, Path())
+    return _build(data, _kind(data, where), where, None)
 
 
 def to_yaml(profile: Accelerator | Cluster) -> str:
@@ -96,8 +99,12 @@ def find(name: str, kind: Kind, choices: list[str]) -> Path:
     Raises:
         ProfileError: when nothing is called so, with the nearest of ``choices``.
     """
+    name = os.fspath(name) if isinstance(name, os.PathLike) else name
+    if not isinstance(name, str):
+        shown = f"such as {choices[0]!r}, or the path of a file" if choices else "or a file's path"
+        raise ProfileError(f"{reprlib.repr(name)} names no {kind}; give its name as text, {shown}")
     path = index(kind).get(name)
-    if path is None and (os.sep in name or name.endswith((".yaml", ".yml", ".json"))):
+    if path is None and (os.sep in name or name.endswith(SUFFIXES)):
         path = Path(os.path.expanduser(name))
     if path is None:
         raise ProfileError(f"no {kind} is called {name[:80]!r}; {nearest(name, choices)}")
@@ -110,8 +117,34 @@ def index(kind: Kind) -> dict[str, Path]:
     Raises:
         ProfileError: when ROOFLINE_PROFILES names something that is no folder.
     """
-    shipped = {path.stem: path for path in (SHIPPED / f"{kind}s").glob("*.yaml")}
-    return shipped | {path.stem: path for path in _users_files() if _kind_of(path) == kind}
+    return shipped(kind) | own(kind)
+
+
+def shipped(kind: Kind) -> dict[str, Path]:
+    """Name to file of every profile of ``kind`` that comes with the package."""
+    return {path.stem: path for path in (SHIPPED / f"{kind}s").glob("*.yaml")}
+
+
+def own(kind: Kind) -> dict[str, Path]:
+    """Name to file of every profile of ``kind`` in a user's own folders.
+
+    Raises:
+        ProfileError: when ROOFLINE_PROFILES names something that is no folder.
+    """
+    return {path.stem: path for path in _users_files() if _kind_of(path) == kind}
+
+
+def check_name(name: str, path: Path, kind: Kind) -> None:
+    """Refuse a file of a folder that is called otherwise than its profile: nobody would find it.
+
+    Raises:
+        ProfileError: with both names.
+    """
+    if name != path.stem and index(kind).get(path.stem) == path:
+        raise ProfileError(
+            f"{path}: name: {name[:80]!r} is not the file's, {path.stem!r}; write "
+            f"'name: {path.stem}', or rename the file to {name[:80]}{path.suffix}"
+        )
 
 
 @lru_cache(maxsize=512)
@@ -134,22 +167,33 @@ def _kind(data: dict[str, Any], where: str) -> str:
     return str(kind)
 
 
-def _build(data: dict[str, Any], kind: str, where: str, folder: Path) -> Accelerator | Cluster:
+def _build(
+    data: dict[str, Any], kind: str, where: str, folder: Path | None
+) -> Accelerator | Cluster:
     name = data.get("accelerator")
     if kind == "cluster" and isinstance(name, str):
         data = data | {"accelerator": _referred(name, where, folder)}
     try:
         return KINDS[kind].model_validate(data)
     except ValidationError as error:
-        raise explain(error, where, _FIELDS) from None
+        raise explain(error, where, KINDS[kind]) from None
 
 
-def _referred(name: str, where: str, folder: Path) -> Accelerator:
-    beside = folder / name
+def _referred(name: str, where: str, folder: Path | None) -> Accelerator:
     try:
-        return accelerator(str(beside) if beside.is_file() else name)
+        return accelerator((folder and _beside(name, folder)) or name)
     except ProfileError as error:
         raise ProfileError(f"{where}: accelerator: {error}") from None
+
+
+def _beside(name: str, folder: Path) -> str:
+    """The accelerator's file of that name in a cluster's folder, or with a suffix; empty if none."""
+    named = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+    try:
+        found = [file for file in named if file.is_file() and _kind_of(file) == "accelerator"]
+        return next((str(file) for file in (folder / name, *found) if file.is_file()), "")
+    except OSError:  # a name too long for any file
+        return ""
 
 
 def _users_files() -> Iterator[Path]:
@@ -159,15 +203,20 @@ def _users_files() -> Iterator[Path]:
             raise ProfileError(
                 f"{ENVIRONMENT}: {name[:200]!r} is not a folder; give that of your profiles"
             )
-        files = (
-            p for p in folder.iterdir() if p.suffix in (".yaml", ".yml", ".json") and p.is_file()
-        )
-        yield from sorted(files)
+        yield from _files(folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file())
 
 
 def _state(path: Path) -> tuple[object, ...]:
     """What a cached profile was made from: its own file, and those it may name."""
-    return tuple((str(file), stamp(file)) for file in (path, *_users_files()))
+    try:
+        beside = [] if path.is_relative_to(SHIPPED) else _files(path.parent)
+    except (OSError, ValueError):
+        beside = []
+    return tuple((str(file), stamp(file)) for file in (path, *beside, *_users_files()))
 
 
 def stamp(path: Path) -> tuple[int, int]:

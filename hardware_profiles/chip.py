@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hardware_profiles.fabric import per_gpu
 from hardware_profiles.schema import Accelerator, Cluster
+
+# What one SM or one lane takes in a cycle. CUDA C++ Programming Guide, "Shared memory": 32 banks of
+# 4 bytes. A fused multiply-add reads three 4-byte registers.
+SHARED_MEMORY_BYTES_PER_CYCLE = 32 * 4.0
+REGISTER_BYTES_PER_LANE = 3 * 4.0
 
 _LINE_RATE = {3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9, 7: 128e9}  # transfers/s of a lane, one bit each
 
@@ -43,6 +49,46 @@ def registers_total(chip: Accelerator) -> float | None:
     33.0
     """
     return _product(chip.sms, chip.registers_per_sm)
+
+
+def register_bandwidth(chip: Accelerator) -> float | None:
+    """Three operands of a fused multiply-add a cycle and lane, at the boost clock. [B/s]
+
+    >>> from hardware_profiles import accelerator
+    >>> round(register_bandwidth(accelerator("h100-sxm")) / 1e12)
+    371
+    """
+    lanes = _product(cuda_cores(chip), chip.boost_clock, REGISTER_BYTES_PER_LANE)
+    return lanes if chip.registers_per_sm else None
+
+
+def shared_memory_bandwidth(chip: Accelerator) -> float | None:
+    """128 bytes a cycle and SM, at the boost clock: a peak by construction. [B/s]
+
+    >>> from hardware_profiles import accelerator
+    >>> round(shared_memory_bandwidth(accelerator("h100-sxm")) / 1e12, 1)
+    30.9
+    """
+    banks = _product(chip.sms, chip.boost_clock, SHARED_MEMORY_BYTES_PER_CYCLE)
+    return banks if chip.shared_memory_per_sm else None
+
+
+class Memory(NamedTuple):
+    """One memory of a whole chip; None where nobody says."""
+
+    name: str
+    capacity: float | None  # [B]
+    bandwidth: float | None  # [B/s]
+
+
+def memories(chip: Accelerator) -> tuple[Memory, ...]:
+    """Registers, shared memory (L1 with it), L2 and HBM, from the inside out."""
+    return (
+        Memory("registers", registers_total(chip), register_bandwidth(chip)),
+        Memory("shared memory", l1_total(chip), shared_memory_bandwidth(chip)),
+        Memory("L2", chip.l2_bytes, chip.l2_bandwidth),
+        Memory("HBM", chip.hbm_bytes, chip.hbm_bandwidth),
+    )
 
 
 def cuda_cores(chip: Accelerator) -> int | None:
@@ -106,23 +152,17 @@ class Rung:
 
 
 def memory_ladder(machine: Cluster | Accelerator, dtype: str = "bf16") -> tuple[Rung, ...]:
-    """Registers, L1, L2 and HBM of one accelerator, then the HBM within reach of each tier.
+    """The memories of one accelerator, then the HBM within reach of each tier.
 
     >>> from hardware_profiles import cluster
-    >>> [(r.level, round(r.ridge)) for r in memory_ladder(cluster("dgx-h100-superpod")) if r.ridge]
-    [('L2', 180), ('HBM', 295), ('node', 2199), ('scalable unit', 2474), ('SuperPod', 77)]
+    >>> [(r.level, round(r.ridge)) for r in memory_ladder(cluster("dgx-h100-superpod"))][1:6]
+    [('shared memory', 32), ('L2', 180), ('HBM', 295), ('node', 2199), ('scalable unit', 2474)]
     """
     chip = machine.accelerator if isinstance(machine, Cluster) else machine
     rate = chip.flops(dtype)
-    inside = (
-        ("registers", registers_total(chip), None),
-        ("L1 and shared memory", l1_total(chip), None),
-        ("L2", chip.l2_bytes, chip.l2_bandwidth),
-        ("HBM", chip.hbm_bytes, chip.hbm_bandwidth),
-    )
     rungs = [
         Rung(name, size, width, ridge(rate, width), ridge(rate, width))
-        for name, size, width in inside
+        for name, size, width in memories(chip)
     ]
     if isinstance(machine, Cluster):
         for i, tier in enumerate(machine.tiers):

@@ -1,13 +1,17 @@
 """All that follows from a profile by arithmetic: ``fabric`` for networks, ``chip`` for chips."""
 
 from hardware_profiles.chip import (
+    Memory,
     Rung,
     cuda_cores,
     l1_total,
+    memories,
     memory_ladder,
     pcie_bandwidth,
+    register_bandwidth,
     registers_total,
     ridge,
+    shared_memory_bandwidth,
     tensor_core_flops_per_cycle,
     vector_flops,
 )
@@ -32,6 +36,7 @@ from hardware_profiles.fabric import (
 
 __all__ = [
     "FatTree",
+    "Memory",
     "Rung",
     "Slowest",
     "TierCapacity",
@@ -44,11 +49,14 @@ __all__ = [
     "egress",
     "fat_tree",
     "l1_total",
+    "memories",
     "memory_ladder",
     "pcie_bandwidth",
     "per_gpu",
+    "register_bandwidth",
     "registers_total",
     "ridge",
+    "shared_memory_bandwidth",
     "slowest_collective",
     "switch_capacity",
     "switch_counts",

@@ -89,6 +89,7 @@ def bisection(tier: NetworkTier, directions: int = 1) -> float:
     """What crosses the middle of one unit: D W / 2 one way, D W with both directions added. [B/s]
 
     The book quotes 3.6e12 for a DGX H100: both ways; its rule "2 x bisection / N" needs 1.8e12.
+    Without a switch, only links between the two halves cross: ⌊D/2⌋ ⌈D/2⌉ of W/(D-1) each.
 
     >>> from hardware_profiles import cluster
     >>> [bisection(cluster("dgx-h100-superpod").tiers[0], d) for d in (1, 2)]
@@ -98,6 +99,9 @@ def bisection(tier: NetworkTier, directions: int = 1) -> float:
         raise ValueError(
             f"directions: {directions!r} is refused; allowed: 1 (one way) and 2 (both ways added)"
         )
+    if tier.direct and tier.degree > 1:
+        links = (tier.degree // 2) * -(-tier.degree // 2)
+        return links * tier.effective_bandwidth / (tier.degree - 1) * directions
     return tier.degree * tier.effective_bandwidth / 2 * directions
 
 

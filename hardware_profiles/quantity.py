@@ -129,12 +129,20 @@ class Quantity:
         Raises:
             ValueError: for NaN, infinity, a negative number, or one that no machine has.
         """
-        allowed = f"allowed: {self.low:g} to {self.high:g} {self.unit}"
         if not math.isfinite(value):
-            raise ValueError(f"{value} is not a finite number; {allowed}")
+            raise ValueError(f"{value} is not a finite number; {self._allowed()}")
         if not self.low <= value <= self.high:
-            raise ValueError(f"{value:g} {self.unit} {self._why(value)}; {allowed}")
+            # Here, because writing.py reads its numbers back with this very module.
+            from hardware_profiles.writing import told
+
+            shown = told(value, self.unit)
+            raise ValueError(f"{shown} {self._why(value)}; {self._allowed()}")
         return value
+
+    def _allowed(self) -> str:
+        from hardware_profiles.writing import told
+
+        return f"allowed: {told(self.low, self.unit)} to {told(self.high, self.unit)}"
 
     def _why(self, value: float) -> str:
         if value < 0 or (value == 0 and self.low > 0):

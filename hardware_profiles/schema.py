@@ -10,6 +10,7 @@ it follows from what the vendor prints.
 from __future__ import annotations
 
 import math
+import operator
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from hardware_profiles.quantity import (
     Power,
     Price,
 )
+from hardware_profiles.suspect import rising_bandwidth, sparse_peak
 
 Count = Annotated[int, Field(ge=1, le=10_000_000, strict=True, json_schema_extra={"unit": "1"})]
 Text = Annotated[str, Field(min_length=1)]
@@ -76,8 +78,12 @@ class Accelerator(Strict):
     base_clock: Frequency | None = None
     shared_memory_per_sm: Bytes | None = Field(None, description="L1 and shared memory together")
     registers_per_sm: Bytes | None = None
+    tensor_memory_per_sm: Bytes | None = Field(
+        None, description="what tensor cores read operands from and add up in (TMEM)"
+    )
     power: Power | None = None
     links: tuple[Link, ...] = ()
+    reason: str = Field("", description="why a peak is right that looks like one with sparsity")
     sources: dict[str, Text] = Field(description="field → where its number was read")
     notes: str = ""
 
@@ -102,6 +108,12 @@ class Accelerator(Strict):
         missing = [field for field in self.numbers() if not self.source_of(field)]
         if missing:
             raise ValueError(f"sources: no source is given for {', '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _peaks_are_dense(self) -> Accelerator:
+        if odd := sparse_peak(self):
+            raise ValueError(odd)
         return self
 
     def numbers(self) -> dict[str, float]:
@@ -190,19 +202,8 @@ class Cluster(Strict):
 
     @model_validator(mode="after")
     def _bandwidth_shrinks_outwards(self) -> Cluster:
-        per_gpu = [
-            t.effective_bandwidth / size
-            for t, size in zip(self.tiers, self.unit_sizes, strict=False)
-        ]
-        for inner, outer, i in zip(per_gpu, per_gpu[1:], range(1, len(per_gpu)), strict=False):
-            tier = self.tiers[i]
-            if outer > inner * (1 + 1e-9) and not tier.reason:
-                raise ValueError(
-                    f"tiers.{i}.bandwidth: {tier.bandwidth:g} B/s for one child of {tier.name!r} "
-                    f"is {outer:g} B/s a GPU, more than the {inner:g} B/s a GPU of the tier "
-                    "inside it; is it per GPU instead of per child, or in bits? If it is right, "
-                    "say why in the tier's field 'reason'"
-                )
+        if odd := rising_bandwidth(self.accelerator, self.tiers, self.unit_sizes):
+            raise ValueError(odd)
         return self
 
     @cached_property
@@ -235,11 +236,14 @@ class Cluster(Strict):
         """The same tiers with the outermost one grown or cut until the cluster holds ``gpus``.
 
         Whole units only: tiers that are no longer filled keep their bandwidth and get a smaller
-        degree. An outermost tier of another size no longer says how many switches it has.
+        degree; without a switch, children lose the links to those that are gone. An outermost tier
+        of another size no longer says how many switches it has.
 
         Raises:
             UnfilledUnits: when ``gpus`` does not fill whole units, with the nearest numbers that do.
+            ValueError: when ``gpus`` is no whole number, or below 1.
         """
+        gpus = _whole(gpus)
         if gpus < 1:
             raise ValueError(f"{self.name} cannot hold {gpus} GPUs; allowed: 1 and more")
         tiers: list[dict[str, Any]] = []
@@ -248,7 +252,10 @@ class Cluster(Strict):
             left = -(-gpus // inside)
             last = i == len(self.tiers) - 1
             degree = left if last else min(tier.degree, left)
-            changed = {"switches": None} if last and degree != tier.degree else {}
+            changed: dict[str, Any] = {"switches": None} if last and degree != tier.degree else {}
+            if tier.direct and degree < tier.degree:
+                links = max(degree - 1, 1) / (tier.degree - 1)
+                changed["bandwidth"] = tier.bandwidth * links
             tiers.append(tier.model_dump() | {"degree": degree} | changed)
             inside *= degree
             if inside >= gpus:
@@ -257,3 +264,13 @@ class Cluster(Strict):
             raise UnfilledUnits(self.name, gpus, (inside - inside // tiers[-1]["degree"], inside))
         fields = self.model_dump() | {"tiers": tiers, "accelerator": self.accelerator}
         return Cluster.model_validate(fields)
+
+
+def _whole(gpus: Any) -> int:
+    """``gpus`` as an int, 16.0 among them."""
+    try:
+        return operator.index(int(gpus) if gpus == int(gpus) else gpus)
+    except (TypeError, ValueError, OverflowError):
+        number = isinstance(gpus, float) and math.isfinite(gpus)
+        near = f"; the nearest are {math.floor(gpus)} and {math.ceil(gpus)}" if number else ""
+        raise ValueError(f"{gpus!r} GPUs: a whole number is asked for{near}") from None

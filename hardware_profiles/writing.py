@@ -28,6 +28,16 @@ def written(value: float, unit: str) -> str:
     return min(texts, key=len)
 
 
+def told(value: float, unit: str) -> str:
+    """``value`` for a message: with a prefix, to five digits.
+
+    >>> told(12.8e12, "B/s"), told(6.25e9, "B/s"), told(1e300, "B")
+    ('12.8 TB/s', '6.25 GB/s', '1e+300 B')
+    """
+    usual = math.isfinite(value) and 1e-12 <= abs(value) <= 1e22
+    return written(float(f"{value:.5g}"), unit) if usual else f"{value:g} {unit}"
+
+
 def fields(model: BaseModel) -> dict[str, Any]:
     """A model as a file states it: quantities with their units, defaults left out."""
     return {

@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import hardware_profiles as hw
 from hardware_profiles.behaviour import StepFit
@@ -29,7 +30,8 @@ from roofline.machine import Tier
 from roofline.model_flops import flops_per_token
 from roofline.run_fields import Run, RunError
 from roofline.step import predict
-from roofline.units import Num
+
+Column = NDArray[np.float64]
 
 Fits = Callable[[str], StepFit | None]  # accelerator → what its calibration says, if anything
 
@@ -82,7 +84,8 @@ def published() -> list[Run]:
 
 def parse(text: str) -> tuple[list[tuple[str, Run]], list[Refused]]:
     """Runs of a JSONL text with the names of their lines, and the lines that are none."""
-    found, refused = [], []
+    found: list[tuple[str, Run]] = []
+    refused: list[Refused] = []
     for i, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -126,14 +129,14 @@ def backtest(named: Iterable[tuple[str, Run]], fits: Fits = shipped) -> Backtest
     return Backtest(rows, refused)
 
 
-def terms(jobs: Sequence[runs.Job], fit: StepFit | None) -> dict[str, Num]:
+def terms(jobs: Sequence[runs.Job], fit: StepFit | None) -> dict[str, Column]:
     """Seconds of each term of runs on one accelerator, a column each. [s]"""
     chip = hw.accelerator(jobs[0].accelerator)
     dtypes = [calibrated.dtype_of(job.precision) for job in jobs]
     machine = calibrated.on(chip, _tiers(jobs), fit, dtypes)
     model, layout = Dims.stack([j.model for j in jobs]), stack([j.layout for j in jobs])
     found = predict(machine.job(model, layout)).terms
-    return {name: np.broadcast_to(each, len(jobs)) for name, each in found.items()}
+    return {name: np.broadcast_to(np.asarray(x), len(jobs)) for name, x in found.items()}
 
 
 def _tiers(jobs: Sequence[runs.Job]) -> tuple[Tier, ...]:
@@ -153,10 +156,10 @@ def _tiers(jobs: Sequence[runs.Job]) -> tuple[Tier, ...]:
 def reference_cluster(accelerator: str) -> str:
     """A shipped cluster of this accelerator: the vendor's own system, if there is one."""
     alike = {"h100-sxm-hbm2e": "h100-sxm"}.get(accelerator, accelerator)
-    named = [n for n in hw.clusters() if n != "local" and hw.cluster(n).accelerator.name == alike]
-    if not named:
-        raise RunError(f"gpu: no cluster with {accelerator} comes with the package")
-    return min(named, key=lambda name: ("superpod" not in name, name))
+    for name in sorted(hw.clusters(), key=lambda name: ("superpod" not in name, name)):
+        if name != "local" and hw.cluster(name).accelerator.name == alike:
+            return name
+    raise RunError(f"gpu: no cluster with {accelerator} comes with the package")
 
 
 def _predicted(name: str, members: list[tuple[Run, runs.Job]], fits: Fits) -> list[Row]:
@@ -199,8 +202,8 @@ def _flops(job: runs.Job) -> float:
 
 
 def _baseline(
-    name: str, jobs: Sequence[runs.Job], flops: Num, seconds: Sequence[float | None]
-) -> Num:
+    name: str, jobs: Sequence[runs.Job], flops: Column, seconds: Sequence[float | None]
+) -> Column:
     """One utilisation per precision, the median of these runs, and the schedule's bubble."""
     chip, base = hw.accelerator(name), np.empty(len(jobs))
     ideal = np.empty(len(jobs))
@@ -212,7 +215,7 @@ def _baseline(
         ideal[i] = flops[i] * again / rate * (1.0 + bubble)
     for precision in {job.precision for job in jobs}:
         here = [i for i, job in enumerate(jobs) if job.precision == precision]
-        known = [ideal[i] / seconds[i] for i in here if seconds[i]]  # type: ignore[operator]
+        known = [ideal[i] / seconds[i] for i in here if seconds[i]]
         base[here] = ideal[here] / (np.median(known) if known else 1.0)
     return base
 

@@ -19,7 +19,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-BLOCK = 16384  # points: 128 KiB an array, so that a formula's temporaries stay in a core's cache
+BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than the cache saves
+
+# glibc hands a large array back to the system when it is freed, and clears fresh memory for the
+# next one. It stops doing so for sizes up to that of the largest that was ever freed: this one.
+_LARGE = np.empty(30 << 20, np.uint8)
+del _LARGE
 
 P = ParamSpec("P")
 R = TypeVar("R")

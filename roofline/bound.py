@@ -9,16 +9,17 @@ Source: How to Scale Your Model, "Rooflines".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
 from roofline.collectives import CollectiveTime
 from roofline.sources import Source
-from roofline.units import Count, Num, Seconds, show
+from roofline.units import Bytes, Count, Num, Seconds, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Term:
     formula: str  # LaTeX, in the symbols of the source
     source: Source
     moved: CollectiveTime | None = None  # where it is communication: tier by tier, per byte
+    nbytes: Bytes | None = None  # so many bytes of that; worked out from the two times if left out
 
     @property
     def tier(self) -> NDArray[np.str_] | str:
@@ -42,6 +44,11 @@ class Term:
             return {}
         if len(self.moved.tiers) == 1:
             return {self.moved.tiers[0]: self.seconds}
+        if self.nbytes is not None:
+            return {
+                tier: self.nbytes * t
+                for tier, t in zip(self.moved.tiers, self.moved.by_tier, strict=True)
+            }
         longest = np.asarray(self.moved.seconds)
         per_unit = np.divide(
             self.seconds, longest, out=np.zeros(np.shape(self.seconds)), where=longest > 0
@@ -60,6 +67,13 @@ class Threshold:
     needed: Count
     inequality: str  # LaTeX
     because: str  # one sentence a newcomer can follow
+    least: Count = 0.0  # below it some GPUs have nothing to work on
+    never: str = "no amount is enough"  # where ``needed`` is infinite
+
+    @property
+    def possible(self) -> NDArray[np.bool_]:
+        """True where every GPU has work: a token, a column of a matrix."""
+        return np.greater_equal(self.actual, self.least)
 
     @property
     def headroom(self) -> Count:
@@ -105,6 +119,17 @@ class Bound:
         """Nothing hidden. [s]"""
         return self.t_math + self.t_comms
 
+    def overlapped(self, share: Count) -> Seconds:
+        """Between the two: ``share`` of the shorter side is hidden behind the longer. [s]
+
+        0 is ``t_upper``, 1 is ``t_lower``; the GPU's kernels decide what lies between.
+
+        Raises:
+            ValueError: a share outside 0 to 1.
+        """
+        hidden = checks.between("share", share, 0, 1)
+        return self.t_upper - hidden * np.minimum(self.t_math, self.t_comms)
+
     @property
     def compute_bound(self) -> NDArray[np.bool_]:
         """True where T_math >= T_comms."""
@@ -123,19 +148,39 @@ class Bound:
         relation = "at least" if self.compute_bound else "less than"
         times = f"T_math {show(float(self.t_math), 's')}, T_comms {show(float(self.t_comms), 's')}"
         name = f"{self.strategy[:1].upper()}{self.strategy[1:]}"
-        return (
-            f"{name} is {verdict}: {_plain(limit.actual)} {limit.quantity}, {relation} "
-            f"the {_plain(limit.needed)} that hide the communication ({times})"
-        )
+        needed = f"{relation} the {_plain(limit.needed)} that hide the communication"
+        if np.isposinf(limit.needed):
+            needed = limit.never
+        idle = "" if limit.possible else f"; below {limit.least:g}, some GPUs have nothing to do"
+        return f"{name} is {verdict}: {_plain(limit.actual)} {limit.quantity}, {needed} ({times}){idle}"
 
 
 def busy(terms: Iterable[Term]) -> dict[str, Seconds]:
     """Time that all ``terms`` together keep the links of each tier busy. [s]"""
     total: dict[str, Seconds] = {}
-    for term in terms:
+    for term in _merged(terms):
         for tier, seconds in term.on_tiers().items():
             total[tier] = total.get(tier, 0.0) + seconds
     return total
+
+
+def _merged(terms: Iterable[Term]) -> Iterable[Term]:
+    """Terms that move bytes in the very same way as one, which is as good for a sum."""
+    found: dict[int, Term] = {}
+    alone = []
+    for term in terms:
+        if term.moved is None or term.nbytes is None:
+            alone.append(term)
+            continue
+        known = found.get(id(term.moved))
+        found[id(term.moved)] = (
+            term
+            if known is None or known.nbytes is None
+            else replace(
+                known, seconds=known.seconds + term.seconds, nbytes=known.nbytes + term.nbytes
+            )
+        )
+    return [*alone, *found.values()]
 
 
 def _plain(value: Num) -> str:

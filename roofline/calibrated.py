@@ -144,11 +144,11 @@ def _column(dtypes: Dtypes, value: Callable[[str], float]) -> Any:
 def network(tiers: tuple[Tier, ...], fit: StepFit | None) -> Network:
     """The tiers with what collectives achieve on them."""
     if fit is None:
-        return Network(tiers, {name: Link(0.0, 0.0, 1.0, 0.0) for name in COLLECTIVES}, 1.0, 0.0, 1.0)
+        return Network(
+            tiers, {name: Link(0.0, 0.0, 1.0, 0.0) for name in COLLECTIVES}, 1.0, 0.0, 1.0
+        )
     links = {
         name: Link(link.start, link.per_rank, link.fraction, link.root)
         for name, link in fit.collectives.items()
     }
     return Network(tiers, links, fit.network.outer, fit.network.hop, fit.network.exchange)
-
-

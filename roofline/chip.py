@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,37 +29,10 @@ from roofline.collectives import CollectiveTime
 from roofline.sources import SCALING_BOOK
 from roofline.units import Bytes, BytesPerSecond, Count, FlopPerByte, FlopPerSecond, Seconds
 
+if TYPE_CHECKING:
+    from hardware_profiles import Accelerator
+
 _SOURCE = SCALING_BOOK("Rooflines")
-
-# What one SM or one lane takes in a cycle. CUDA C++ Programming Guide, "Shared memory": 32 banks of
-# 4 bytes. A fused multiply-add reads three 4-byte registers.
-SHARED_MEMORY_BYTES_PER_CYCLE = 32 * 4.0
-REGISTER_BYTES_PER_LANE = 3 * 4.0
-
-
-class ChipLike(Protocol):
-    """What ``levels`` asks of an accelerator; a ``hardware_profiles.Accelerator`` is one."""
-
-    @property
-    def sms(self) -> Any: ...
-    @property
-    def simd_per_sm(self) -> Any: ...
-    @property
-    def lanes_per_simd(self) -> Any: ...
-    @property
-    def boost_clock(self) -> Any: ...
-    @property
-    def registers_per_sm(self) -> Any: ...
-    @property
-    def shared_memory_per_sm(self) -> Any: ...
-    @property
-    def l2_bytes(self) -> Any: ...
-    @property
-    def l2_bandwidth(self) -> Any: ...
-    @property
-    def hbm_bytes(self) -> Any: ...
-    @property
-    def hbm_bandwidth(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +52,19 @@ class Level:
         return rate / self.bandwidth
 
 
-def levels(chip: ChipLike) -> tuple[Level, ...]:
+def levels(chip: Accelerator) -> tuple[Level, ...]:
     """The memories of ``chip`` from the inside out, those left out whose bandwidth nobody gives.
 
-    Shared memory delivers 128 bytes a cycle and SM, registers the three operands of one fused
-    multiply-add a cycle and lane: peaks by construction, at the boost clock; L2 and HBM are the
-    profile's numbers.
+    The rungs of ``hardware_profiles.derived.memory_ladder``: registers and shared memory as they
+    are built, L2 and HBM as the profile says.
     """
-    found = []
-    if chip.sms and chip.boost_clock:
-        cycles = 1.0 * chip.sms * chip.boost_clock
-        lanes = chip.simd_per_sm * chip.lanes_per_simd
-        inside = (
-            ("registers", chip.registers_per_sm, lanes * REGISTER_BYTES_PER_LANE),
-            ("shared memory", chip.shared_memory_per_sm, SHARED_MEMORY_BYTES_PER_CYCLE),
-        )
-        found = [Level(name, cycles * b, chip.sms * size) for name, size, b in inside if size]
-    if chip.l2_bandwidth:
-        found.append(Level("L2", chip.l2_bandwidth, chip.l2_bytes or float("inf")))
-    return (*found, Level("HBM", chip.hbm_bandwidth, chip.hbm_bytes))
+    from hardware_profiles.chip import memories
+
+    return tuple(
+        Level(memory.name, memory.bandwidth, memory.capacity or float("inf"))
+        for memory in memories(chip)
+        if memory.bandwidth
+    )
 
 
 def bound(

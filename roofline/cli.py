@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from roofline import cli_hardware
 from roofline import cli_output as output
+from roofline.cli_backtest import backtest, predict
 from roofline.cli_collectives import collectives
 from roofline.cli_layouts import bubbles, guide, placement
 from roofline.cli_strategies import strategies
@@ -92,7 +93,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (strategies, collectives, placement, guide, bubbles, worked):
+for command in (strategies, collectives, placement, guide, bubbles, worked, predict, backtest):
     app.command()(command)
 app.add_typer(cli_hardware.app, name="hardware")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import hardware_profiles as hw
-from hardware_profiles import Accelerator, Cluster, derived, reading
+from hardware_profiles import Accelerator, Cluster, catalog, derived, reading
 from hardware_profiles.errors import ProfileError, nearest
 from hardware_profiles.stated import stated
 from roofline import cli_inputs as inputs
@@ -25,6 +25,8 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "cluster": hw.cluster,
     "calibration": hw.calibration,
 }
+
+HIDDEN = ("tiers", "source", "file", "overrides")
 
 app = typer.Typer(
     help="Accelerators and clusters: listed, shown with what follows, checked.",
@@ -47,12 +49,13 @@ def default(ctx: typer.Context) -> None:
 def list_(kind: KindOption = None, json: inputs.JsonOption = False) -> None:
     """Every accelerator, cluster and calibration that can be named, one's own among them.
 
-    Files in the folder that ROOFLINE_PROFILES names are listed too and win over shipped ones.
+    Files in the folder that ROOFLINE_PROFILES names are listed too and win over shipped ones, which
+    is marked with a star.
     """
     rows = {
-        "accelerators": _load(hw.accelerators(), hw.accelerator, _accelerator_row),
-        "clusters": _load(hw.clusters(), hw.cluster, _cluster_row),
-        "calibrations": _load(hw.calibrations(), hw.calibration, _calibration_row),
+        "accelerators": _load("accelerator", hw.accelerators(), _accelerator_row),
+        "clusters": _load("cluster", hw.clusters(), _cluster_row),
+        "calibrations": _load("calibration", hw.calibrations(), _calibration_row),
     }
     if kind is not None:
         if kind not in KINDS:
@@ -63,9 +66,11 @@ def list_(kind: KindOption = None, json: inputs.JsonOption = False) -> None:
         return
     for title, found in rows.items():
         whole = [row for row in found if "error" not in row]
-        columns = [key for key in whole[0] if key not in ("tiers", "source")] if whole else []
+        columns = [key for key in whole[0] if key not in HIDDEN] if whole else []
         head = [f">{key}" if isinstance(whole[0][key], float) else key for key in columns]
-        output.table(head, [[_cell(key, row[key]) for key in columns] for row in whole], title)
+        starred = [row | {"name": f"{row['name']} *"} if row["overrides"] else row for row in whole]
+        output.table(head, [[_cell(key, row[key]) for key in columns] for row in starred], title)
+        output.say(*(_overriding(row["name"], row["file"]) for row in whole if row["overrides"]))
         output.say(*(f"{r['name']}: {r['error']}" for r in found if "error" in r), style="red")
 
 
@@ -86,9 +91,10 @@ def show(
     with inputs.naming("--dtype"):
         ladder = derived.memory_ladder(profile, dtype)
     if json:
-        output.as_json(_document(profile, dtype))
+        output.as_json(_document(profile, dtype) | {"overrides": _overrides(profile, name)})
         return
     output.say(f"{profile.name}: {profile.title}", style="bold")
+    output.say(*_overrides(profile, name))
     output.say(*filter(None, [profile.notes]), style="dim")
     if isinstance(profile, Cluster):
         _tell_tiers(profile)
@@ -124,16 +130,38 @@ def schema() -> None:
 
 
 def _load(
-    names: list[str], load: Callable[[str], Any], row: Callable[[Any], dict[str, Any]]
+    kind: catalog.Kind, names: list[str], row: Callable[[Any], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """A row for each profile; for one that cannot be read, why."""
-    found = []
+    found, own, shipped = [], catalog.own(kind), _shipped(kind)
     for name in names:
+        file = {"file": str(own[name]) if name in own else None}
         try:
-            found.append({"name": name} | row(load(name)))
+            about = row(KINDS[kind](name)) | file | {"overrides": name in own and name in shipped}
+            found.append({"name": name} | about)
         except ProfileError as error:
             found.append({"name": name, "error": " ".join(str(error).split())})
     return found
+
+
+def _shipped(kind: catalog.Kind) -> set[str]:
+    return {*catalog.shipped(kind), *([catalog.LOCAL] if kind == "cluster" else [])}
+
+
+def _overriding(name: str, file: str) -> str:
+    return f"* {name} is your {file}, in place of the shipped one"
+
+
+def _overrides(profile: Accelerator | Cluster, asked: str) -> list[str]:
+    """Files of the user's own that stand here in place of shipped profiles."""
+    parts: list[tuple[catalog.Kind, str]] = [("accelerator", asked)]
+    if isinstance(profile, Cluster):
+        parts = [("cluster", asked), ("accelerator", profile.accelerator.name)]
+    return [
+        _overriding(name, str(catalog.own(kind)[name]))
+        for kind, name in parts
+        if name in catalog.own(kind) and name in _shipped(kind)
+    ]
 
 
 def _accelerator_row(chip: Accelerator) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def collective(
         adds = op is ALL_REDUCE and in_network != "off" and reach.tier.in_network_reduction
         share = _share(op, reach, n, form, algorithm, in_network if adds else "off")
         lanes = reach.lanes(1.0 if op.rooted else None)
-        by_tier.append(lanes * share * nbytes / reach.bandwidth(to_one=op is SEND))
+        by_tier.append(nbytes / reach.bandwidth(to_one=op is SEND) * lanes * share)
         if latency:
             alpha = alpha + _steps(op, reach, n, algorithm, adds) * reach.tier.latency
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)

@@ -126,7 +126,9 @@ class Route:
         ring = link.start + op.passes * hop * ((units - 1) + (n - units) / 4)
         if op is ALL_REDUCE:
             above = self.reaches[0].above
-            tree = link.start + 2 * (above * link.per_rank + TREE_STEP * hop * np.log2(np.maximum(units, 1)))
+            tree = link.start + 2 * (
+                above * link.per_rank + TREE_STEP * hop * np.log2(np.maximum(units, 1))
+            )
             ring = np.minimum(ring, tree)
         several = np.greater(units, 1)
         latency = np.where(several, ring, inside)

@@ -10,12 +10,12 @@ Sources: Megatron-LM, Megatron-Bridge and NeMo recipes of the releases that runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from roofline.layout import SCHEDULE
 from roofline.run_fields import Run, mapping
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:

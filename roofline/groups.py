@@ -117,7 +117,7 @@ def _checked(group: Group, tiers: Sequence[TierLike]) -> tuple[Count, Count]:
         )
     size = np.asarray(checks.numbers("size of the group", group.size), float)
     stride = np.asarray(checks.numbers("stride of the group", group.stride), float)
-    if not np.all(size >= 1) or not np.all(stride >= 1):
+    if not (np.min(size, initial=1) >= 1 and np.min(stride, initial=1) >= 1):  # nor where it is NaN
         raise ValueError(
             "a group has at least one rank and a stride of at least 1, "
             f"got {np.min(size):g} ranks, {np.min(stride):g} apart"

@@ -170,7 +170,7 @@ def _core(block: _Sum, model: Dims, layout: Layout, heads: Count) -> None:
     width = heads * (model.head_dim + model.value_dim)
     tokens, s = layout.tokens, 1.0 * layout.sequence
     ring = np.logical_and(np.greater(layout.cp, 1), np.equal(layout.cp_kind, RING["ring"]))
-    chunk = np.where(ring, np.maximum(s / layout.cp, 256.0), s)
+    chunk = np.where(ring, np.maximum(s / (2.0 * layout.cp), 256.0), s)
     near = np.minimum(s, model.window)
     seen = 1.0 - model.windowed + model.windowed * np.minimum(1.0, 2.0 * near / s)
     run = block.kernels.attention.of(layout.attention, model.head_dim)
@@ -185,7 +185,9 @@ def _core(block: _Sum, model: Dims, layout: Layout, heads: Count) -> None:
     block.backward += Work(0.0, backward, 0.0)
 
 
-def _unfused(kernels: Kernels, model: Dims, layout: Layout, heads: Count) -> tuple[Seconds, Seconds]:
+def _unfused(
+    kernels: Kernels, model: Dims, layout: Layout, heads: Count
+) -> tuple[Seconds, Seconds]:
     s, d, batch = 1.0 * layout.sequence, model.head_dim, layout.micro_batch * heads
     run, stream = kernels.half_matmuls.seconds, kernels.streams.seconds
     scores = batch * s * s

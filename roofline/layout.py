@@ -19,7 +19,9 @@ from roofline.names import choose
 from roofline.units import Bytes, Count
 
 RECOMPUTE = {name: i for i, name in enumerate(("none", "attention", "half", "block", "full"))}
-SCHEDULE = {name: i for i, name in enumerate(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"))}
+SCHEDULE = {
+    name: i for i, name in enumerate(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"))
+}
 OVERLAP = {name: i for i, name in enumerate(("none", "backward", "fine"))}
 RING = {name: i for i, name in enumerate(("ring", "all-gather", "ulysses"))}
 FLASH = {name: i for i, name in enumerate(("unfused", "flash", "flash-2", "flash-1"))}
@@ -53,7 +55,9 @@ class Layout:
     shard: Count = 0  # ranks that states are sharded over; 0: the whole data-parallel axis
     reshard: Count = 1  # 1: FSDP frees weights after the forward pass
     schedule: Count = 0  # SCHEDULE
-    even: Count = 0  # 1: embedding and head take the slot of a layer when stages are cut; 2: cut by hand
+    even: Count = (
+        0  # 1: embedding and head take the slot of a layer when stages are cut; 2: cut by hand
+    )
     recompute: Count = 0  # RECOMPUTE
     recompute_share: Count = 1.0  # of the layers
     offload_share: Count = 0.0  # of the activations, to host memory
@@ -104,7 +108,9 @@ class Layout:
     @property
     def shards(self) -> Count:
         """Ranks that FSDP shards over."""
-        return np.where(np.greater(self.shard, 0), np.minimum(self.shard, self.data_ranks), self.data_ranks)
+        return np.where(
+            np.greater(self.shard, 0), np.minimum(self.shard, self.data_ranks), self.data_ranks
+        )
 
     @property
     def expert_data_ranks(self) -> Count:
@@ -119,7 +125,9 @@ class Layout:
             "replicas · micro-batch must divide the batch": ~whole(self.microbatches),
             "tp must divide the heads": ~whole(model.heads / self.tp),
             "cp must divide the sequence": ~whole(self.sequence / self.cp),
-            "stages · chunks must not exceed the layers": np.greater(self.pp * self.chunks, model.layers),
+            "stages · chunks must not exceed the layers": np.greater(
+                self.pp * self.chunks, model.layers
+            ),
             "ep must divide the experts": ~whole(model.experts / self.ep),
             "ep · etp must divide tp · cp · dp": ~whole(self.expert_data_ranks),
             "interleaving needs micro-batches in multiples of the stages": np.logical_and(

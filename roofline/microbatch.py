@@ -28,6 +28,7 @@ from roofline.layout import OVERLAP, RECOMPUTE, RING, Layout
 from roofline.routing import reached
 from roofline.units import Count, Seconds
 
+BLOCKED = 0.5e-3  # seconds for the slowest rank's host, where each waits for every kernel
 Passes = tuple[Seconds, Seconds]  # forward, backward
 NOTHING: Passes = (0.0, 0.0)
 
@@ -142,8 +143,9 @@ def tensor_parallel(job: Job) -> Passes:
     gather, scatter = route.gather(elements * job.gather_bytes), route.scatter(elements * 2.0)
     reduce = route.reduce(elements * 2.0)
     split = np.greater(layout.sequence_parallel, 0)
-    forward = 2 * np.where(split, gather + scatter, reduce)
-    backward = 2 * np.where(split, 2 * gather + scatter, reduce)
+    waits = BLOCKED * layout.blocking * np.greater(layout.tp, 1)
+    forward = 2 * (np.where(split, gather + scatter, reduce) + waits)
+    backward = 2 * (np.where(split, 2 * gather + scatter, reduce) + waits)
     behind = np.where(np.equal(layout.tp_overlap, OVERLAP["none"]), 0.0, forward)
     left = 1.0 - job.habits.fine_overlap
     fine = np.equal(layout.tp_overlap, OVERLAP["fine"])

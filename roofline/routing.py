@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,6 +81,14 @@ def _distinct(k: Num, pool: Num, each: Num) -> Num:
     k, all_, others = (np.asarray(x).astype(int) for x in (k, pool, pool - each))
     if np.any(k > all_):
         raise ValueError(f"k: {np.max(k)} experts per token, but the limit leaves {np.min(all_)}")
+    if k.ndim or all_.ndim or others.size <= np.max(others):
+        return _missing(k, all_, others)
+    every: Num = _missing(k, all_, np.arange(np.max(others) + 1))  # few numbers, many points
+    return every[others]
+
+
+def _missing(k: NDArray[np.int_], all_: NDArray[np.int_], others: NDArray[np.int_]) -> Any:
+    """1 - C(others, k) / C(all, k), by logarithms of factorials."""
     log = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, np.max(all_) + 1)))))  # log n!
     missed = log[others] - log[np.maximum(others - k, 0)] - (log[all_] - log[all_ - k])
     share: Num = np.where(k > others, 1.0, -np.expm1(np.minimum(missed, 0.0)))
@@ -180,7 +188,7 @@ def dispatch(
     by_tier: list[Seconds] = []
     for tier, reach in enumerate(reaches):
         share = _copied(reach, n, node, copies) if tier else _fan_out(reach, n, gpus, copies)
-        by_tier.append(reach.lanes() * share * factor * token_bytes / reach.bandwidth())
+        by_tier.append(factor * token_bytes / reach.bandwidth() * reach.lanes() * share)
     alpha = collective(ALL_TO_ALL, 0.0, group, tiers, latency=True).latency if latency else 0.0
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)
 

@@ -74,7 +74,9 @@ def job(run: Run) -> Job:
         assumed.append("nvlink_domain_gpus = 8")
     if nic is None:
         assumed.append("internode_gbps_per_gpu as in the GPU's reference cluster")
-    precision = str(run.get("precision") or _assumed(assumed, "precision", "bf16"))
+    precision = str(run.get("precision") or "bf16")
+    if not run.get("precision"):
+        assumed.append("precision = bf16")
     try:
         choose("precision", precision, PRECISIONS)
     except ValueError as error:
@@ -137,12 +139,12 @@ def measured(run: Run) -> float:
 def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) -> Layout:
     gpus, batch = whole(run, "n_gpus"), whole(run, "global_batch_size")
     tp, pp, cp = whole(run, "tp", 1), whole(run, "pp", 1), whole(run, "cp", 1)
-    micro = whole(run, "micro_batch_size", 0) or int(_assumed(assumed, "micro_batch_size", 1))
-    chunks = whole(run, "vpp", 0) or int(_assumed(assumed, "vpp", 1))
+    micro = whole(run, "micro_batch_size", 0) or _one(assumed, "micro_batch_size")
+    chunks = whole(run, "vpp", 0) or _one(assumed, "vpp")
     _fits(gpus, tp * pp * cp, batch, micro)
     fsdp = str(run.get("fsdp") or "")
     zero = run.get("zero_stage")
-    zero = _assumed(assumed, "zero_stage", 1) if zero is None else whole(run, "zero_stage", least=0)
+    zero = _one(assumed, "zero_stage") if zero is None else whole(run, "zero_stage", least=0)
     split = run.get("sequence_parallel")
     if split is None:
         split = tp > 1 and row.attention != "unfused"
@@ -205,6 +207,6 @@ def _even(notes: str, sizes: Transformer, parts: int) -> float:
     return 2.0 if sizes.mtp else 1.0
 
 
-def _assumed(assumed: list[str], key: str, value: float | str) -> float | str:
-    assumed.append(f"{key} = {value}")
-    return value
+def _one(assumed: list[str], key: str) -> int:
+    assumed.append(f"{key} = 1")
+    return 1

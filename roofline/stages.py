@@ -10,7 +10,7 @@ and never more than all M. A zero-bubble schedule keeps a micro-batch until its 
 made, so that late stages hold as much as early ones. ``roofline.schedule`` plays the same schedules
 through; a test holds the two together.
 
-Sources: https://arxiv.org/abs/2104.04473, section 2.2; https://arxiv.org/abs/2401.10241, table 1;
+Sources: https://arxiv.org/abs/2104.04473, section 2.2; https://arxiv.org/abs/2401.10241, table 2;
 https://arxiv.org/abs/2412.19437, table 2.
 """
 

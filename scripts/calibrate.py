@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,18 +212,34 @@ def calibrate(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit
 
 
 def left_out(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> list[Any]:
-    """(batch, errors) of every source, predicted by a fit to the others."""
+    """(batch, errors) of every part of the runs, predicted by a fit to the others.
+
+    A part is a source; where a GPU has one source only, it is a model, on all GPUs.
+    """
     own = [data[a] for a in TARGETS[name] if a in data]
+    label = _label(own)
     found = []
-    for source in sorted({s for b in own for s in b.sources}):
-        rest = {a: b.only(b.sources != source) for a, b in data.items()}
+    for part in sorted({p for b in own for p in label(b)}):
+        rest = {a: b.only(label(b) != part) for a, b in data.items()}
         rest = {a: b for a, b in rest.items() if len(b.jobs)}
         vector = calibrate(name, rest, starts) if _some(name, rest) else None
         for b in own:
-            here = b.only(b.sources == source)
+            here = b.only(label(b) == part)
             if vector and len(here.jobs):
                 found.append((here, here.errors(fitted(starts[name], vector))))
     return found
+
+
+def _label(own: Sequence[Batch]) -> Callable[[Batch], np.ndarray]:
+    if len({s for b in own for s in b.sources}) > 1:
+        return lambda batch: batch.sources
+    return lambda batch: np.array([job.model.name for job in batch.jobs])
+
+
+def _how(own: Sequence[Batch]) -> str:
+    several = len({s for b in own for s in b.sources}) > 1
+    part = "source" if several else "model (there is one source only)"
+    return f"each {part} left out of the fit in turn and predicted by a fit to the others, core set"
 
 
 def _some(name: str, rest: Mapping[str, Batch]) -> bool:
@@ -314,14 +330,13 @@ def main() -> None:
         own = [data[a] for a in TARGETS[name] if a in data]
         table("fitted to all", [(b, b.errors(step)) for b in own])
         pairs = left_out(name, data, starts)
-        left = table("each source left out", pairs)
+        left = table("each part left out in turn", pairs)
         if asked.write:
-            _write_all(name, step, left)
+            _write_all(name, step, {**left, "how": _how(own)})
 
 
 def _write_all(name: str, step: StepFit, left: Mapping[str, Any]) -> None:
-    how = "each source left out of the fit in turn and predicted by a fit to the others, core set"
-    write(name, step, {**left, "how": how}, _sentence(left))
+    write(name, step, left, _sentence(left))
     for heir, parent in INHERITED.items():
         if parent == name:
             note = f"the step model's numbers are the {parent.upper()}'s: no runs to fit to"
@@ -336,7 +351,7 @@ def _sentence(left: Mapping[str, Any]) -> str:
         for family, one in (("dense", left["dense"]), ("MoE", left["moe"]))
         if one
     ]
-    return "step times of sources left out of the fit: " + "; ".join(parts)
+    return f"step times, {left['how']}: " + "; ".join(parts)
 
 
 if __name__ == "__main__":

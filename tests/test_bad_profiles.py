@@ -95,10 +95,10 @@ def test_strange_names_end_in_a_message(name: str, load: object) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
-        ("80 GB", "-80 GB", ["hbm_bytes", "-8e+10 B must be above zero", "allowed: 1e+08"]),
+        ("80 GB", "-80 GB", ["hbm_bytes", "-80 GB must be above zero", "allowed: 100 MB to 1 PB"]),
         ("80 GB", "0", ["hbm_bytes", "0 B must be above zero"]),
         ("80 GB", ".nan", ["hbm_bytes", "nan is not a finite number"]),
-        ("2 TB/s", ".inf", ["hbm_bandwidth", "inf is not a finite number", "allowed: 1e+06"]),
+        ("2 TB/s", ".inf", ["hbm_bandwidth", "inf is not a finite number", "allowed: 1 MB/s"]),
         ("80 GB", "80", ["hbm_bytes", "did you mean 80 GB?"]),
         ("2 TB/s", "80 GB", ["hbm_bandwidth", "'80 GB'", "is not a form of B/s"]),
         ("2 TB/s", "7 apples", ["hbm_bandwidth", "'7 apples'", "'apples'"]),
@@ -135,7 +135,11 @@ def test_wrong_accelerators(old: str, new: str, parts: list[str]) -> None:
         ("degree: 8", "degree: '8'", ["tiers.0.degree", "'8' is refused", "integer"]),
         ("degree: 8", "degree: 99999999999", ["tiers.0.degree", "less than or equal"]),
         ("400 GB/s", "400", ["tiers.1.bandwidth", "did you mean 400 GB/s or 400 Gb/s?"]),
-        ("400 GB/s", "40 TB/s", ["tiers.1.bandwidth", "5e+12 B/s a GPU", "4.5e+11", "'reason'"]),
+        (
+            "400 GB/s",
+            "40 TB/s",
+            ["tiers.1.bandwidth", "5 TB/s for each of its 8", "450 GB/s", "'reason'"],
+        ),
         ("name: net", "name: node", ["tiers: names must differ, got node, node"]),
         ("400 GB/s, source: here", "400 GB/s", ["tiers.1.source: missing"]),
         ("bandwidth: 400", "bandwith: 400", ["tiers.1.bandwith: no such field", "bandwidth"]),
@@ -148,11 +152,83 @@ def test_wrong_accelerators(old: str, new: str, parts: list[str]) -> None:
         ("title", "price: 2 USD/h\ntitle", ["price_source: a price needs one"]),
         ("title", "price: 2 apples\ntitle", ["price: '2 apples'", "USD/h"]),
         ("title", "kind: accelerator\ntitle", ["tiers: no such field"]),
+        ("title", "bandwith: 1\ntitle", ["bandwith: no such field; allowed: name, title"]),
+        ("title", "nots: x\ntitle", ["nots: no such field; the nearest is notes"]),
+        ("degree: 8", "degree: 8, hbm: 1", ["tiers.0.hbm: no such field; allowed: name, degree"]),
     ],
 )
 def test_wrong_clusters(old: str, new: str, parts: list[str]) -> None:
     assert old in CLUSTER
     refusal(CLUSTER.replace(old, new, 1), *parts)
+
+
+def test_suggestions_are_of_the_place() -> None:
+    chip = yaml.safe_load(CHIP) | {"links": [{"name": "x", "degree": 2}], "shared_memory": 1}
+    machine = yaml.safe_load(CLUSTER) | {"accelerator": chip}
+    said = refusal(yaml.safe_dump(machine))
+    assert "accelerator.links.0.degree: no such field; allowed: name, count, bandwidth" in said
+    assert "accelerator.shared_memory: no such field; the nearest is shared_memory_per_sm" in said
+    assert "price" not in said
+    said = refusal(CLUSTER.replace("source: here", "source: here, bandwith: 1"))
+    assert len(said.splitlines()) == 2  # and no word that the list of tiers is empty
+
+
+def test_a_rise_names_both_tiers_and_the_likelier_slip() -> None:
+    """The node's 8 cards of 400 Gb/s typed as one: the tier outside is right at 12.8 TB/s."""
+    pod = CLUSTER.replace("degree: 4", "degree: 32")
+    pod += "  - {name: pod, degree: 4, bandwidth: 12.8 TB/s, source: here}\n"
+    assert complaint(pod) == ""
+    said = refusal(pod.replace("400 GB/s", "400 Gb/s"))
+    for part in (
+        "tiers.1.bandwidth: 50 GB/s for one child of 'net' (6.25 GB/s for each of its 8 GPUs)",
+        "12.8 TB/s for one child of 'pod' (50 GB/s for each of its 256 GPUs)",
+        "one network card of 400 Gb/s",
+        "did you mean 400 GB/s?",
+        "the field 'reason' of 'pod'",
+    ):
+        assert part in said
+    said = refusal(pod.replace("12.8", "25.6"))
+    assert "tiers.2.bandwidth: 25.6 TB/s for one child of 'pod' (100 GB/s for each" in said
+    assert "400 GB/s for one child of 'net' (50 GB/s for each of its 8 GPUs)" in said
+    said = refusal(pod.replace("450 GB/s", "25 GB/s"))
+    assert "tiers.0.bandwidth: 25 GB/s for one GPU of 'node'" in said
+    assert "one link's? One h100-sxm has NVLink 4: did you mean 450 GB/s?" in said
+
+
+H100 = hp.to_yaml(hp.accelerator("h100-sxm"))
+BF16, FP8 = "bf16: 989.4 TFLOP/s", "fp8: 1.9789 PFLOP/s"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        (BF16, "bf16: 1979 TFLOP/s", ["bf16: 1.979 PFLOP/s is as much as fp8", "989.5 TFLOP/s?"]),
+        (FP8, "fp8: 3958 TFLOP/s", ["peak_flops.fp8", "2 times", "132 SMs", "1.979 PFLOP/s?"]),
+        (
+            "tf32: 494.7",
+            "tf32: 989",
+            ["peak_flops.tf32", "1.83 GHz", "did you mean 494.5 TFLOP/s?"],
+        ),
+    ],
+)
+def test_a_peak_with_sparsity_is_questioned(old: str, new: str, parts: list[str]) -> None:
+    """NVIDIA prints 1,979 TFLOP/s of bf16 for an H100, with sparsity; dense it has 989.4."""
+    assert old in H100
+    sparse = H100.replace(old, new)
+    refusal(sparse, "the rate with sparsity", *parts)
+    assert complaint(f"{sparse}\nreason: measured") == ""
+    machine = yaml.safe_load(CLUSTER) | {"accelerator": yaml.safe_load(sparse) | {}}
+    machine["accelerator"].pop("kind")
+    refusal(yaml.safe_dump(machine), "accelerator.peak_flops.")
+
+
+@given(st.sampled_from(ACCELERATORS))
+def test_twice_every_peak_is_questioned_where_the_chip_is_known(name: str) -> None:
+    chip = hp.accelerator(name)
+    rates = {dtype: 2 * rate for dtype, rate in chip.peak_flops.items()}
+    known = chip.sms and chip.boost_clock and "bf16" in rates and name != "rtx-4090"
+    text = hp.to_yaml(chip.model_copy(update={"peak_flops": rates}))
+    assert ("sparsity" in complaint(text)) == bool(known) or "scaling-book" in name
 
 
 def test_every_problem_gets_a_line() -> None:
@@ -253,6 +329,55 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes, said: str) -> None:
         hp.accelerator(str(path))
     assert str(path) in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_an_accelerator_beside_the_cluster_by_its_stem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.json").write_text(CHIP)
+    ours = tmp_path / "ours.yaml"
+    ours.write_text(CLUSTER.replace("h100-sxm", "mine"))
+    assert hp.cluster(str(ours)).flops("bf16") == 100e12
+    (tmp_path / "mine.json").write_text(CHIP.replace("100 TF", "200 TF "))
+    assert hp.cluster(str(ours)).flops("bf16") == 200e12
+    monkeypatch.chdir(tmp_path)
+    assert hp.cluster("ours.yaml").accelerator.name == "mine"
+    # A text that comes from nowhere opens no file, and a cluster is no accelerator of its own.
+    refusal(ours.read_text(), "no accelerator is called 'mine'")
+    ours.write_text(CLUSTER.replace("h100-sxm", "ours"))
+    with pytest.raises(ProfileError, match=r"accelerator: no accelerator is called 'ours'"):
+        hp.cluster("ours.yaml")
+    ours.write_text(CLUSTER.replace("h100-sxm", "x" * 5000))
+    with pytest.raises(ProfileError, match=r"ours.yaml: accelerator: no accelerator is called"):
+        hp.cluster("ours.yaml")
+
+
+def test_a_file_is_called_as_its_profile(folder: Path) -> None:
+    fit = (catalog.SHIPPED / "calibrations" / "h100.yaml").read_text()
+    for stem, text, load in (
+        ("hers", CHIP, hp.accelerator),
+        ("theirs", CLUSTER, hp.cluster),
+        ("fit", fit, hp.calibration),
+    ):
+        path = folder / f"{stem}.yaml"
+        path.write_text(text)
+        with pytest.raises(ProfileError) as caught:
+            load(stem)
+        name = yaml.safe_load(text)["name"]
+        said = f"{path}: name: {name!r} is not the file's, {stem!r}; write 'name: {stem}', or"
+        assert str(caught.value) == f"{said} rename the file to {name}.yaml"
+
+
+@pytest.mark.parametrize("name", [None, 3, 2.5, ["h100-sxm"], b"h100-sxm"])
+@pytest.mark.parametrize("load", [hp.accelerator, hp.cluster, hp.calibration])
+def test_what_is_no_name_is_refused(name: object, load: object) -> None:
+    with pytest.raises(ProfileError, match=r"names no .*; give its name as text, such as '\w"):
+        load(name)  # type: ignore[operator]
+
+
+def test_a_path_object_is_a_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(CHIP)
+    assert hp.accelerator(tmp_path / "mine.yaml").name == "mine"
 
 
 def test_no_file_and_a_folder_are_named(tmp_path: Path) -> None:

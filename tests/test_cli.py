@@ -360,6 +360,34 @@ class TestHardware:
         shown = run("hardware show h100-sxm").stdout
         assert "hbm_bandwidth 3.35 TB/s" in shown
 
+    def test_show_has_one_ladder(self) -> None:
+        """32 banks of 4 bytes a cycle on 132 SMs; CUDA C++ Programming Guide, "Shared memory"."""
+        ladder = document("hardware show h100-sxm")["ladder"]
+        names = [rung["level"] for rung in ladder]
+        assert names == ["registers", "shared memory", "L2", "HBM"]
+        assert ladder[1]["bandwidth"] == pytest.approx(132 * 128 * 1.83e9)
+        assert all(rung["bandwidth"] for rung in ladder)
+
+    def test_own_files_in_place_of_shipped_ones_are_marked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "h100-sxm.yaml").write_text(hw.to_yaml(hw.accelerator("h100-sxm")), "utf-8")
+        monkeypatch.setenv("ROOFLINE_PROFILES", str(tmp_path))
+        rows = {row["name"]: row for row in document("hardware list")["accelerators"]}
+        assert [name for name, row in rows.items() if row["overrides"]] == ["h100-sxm"]
+        assert rows["h100-sxm"]["file"] == str(tmp_path / "h100-sxm.yaml")
+        assert "h100-sxm *" in run("hardware list").stdout
+        for name in ("h100-sxm", "dgx-h100-superpod"):
+            (said,) = document(f"hardware show {name}")["overrides"]
+            assert (
+                said
+                == f"* h100-sxm is your {tmp_path / 'h100-sxm.yaml'}, in place of the shipped one"
+            )
+            assert "in place of the shipped one" in " ".join(
+                run(f"hardware show {name}").stdout.split()
+            )
+        assert document("hardware show b200-sxm")["overrides"] == []
+
     def test_check(self, tmp_path: Path) -> None:
         good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
         good.write_text(hw.to_yaml(H100), "utf-8")
@@ -524,6 +552,7 @@ BAD = {
     "hardware lst": "Did you mean 'list'",
     "hardware list --kind chip": "--kind: 'chip' is not one; allowed: accelerator",
     "hardware show h10": "no profile is called 'h10'; the nearest are .*h100",
+    "hardware show h100": "no profile is called 'h100'; the nearest are h100-pcie, h100-sxm, h100-",
     "hardware show nope.yaml": "nope.yaml: cannot be read",
     "hardware show h100-sxm --dtype fp4": "--dtype: h100-sxm has no fp4 rate",
     "hardware check nope.yaml": "FILE: 'nope.yaml' is not there",

@@ -119,15 +119,19 @@ def test_ridge_points() -> None:
 
 def test_memory_ladder_from_registers_to_the_superpod() -> None:
     rungs = derived.memory_ladder(cluster(POD))
-    assert [rung.level for rung in rungs[:4]] == ["registers", "L1 and shared memory", "L2", "HBM"]
+    assert [rung.level for rung in rungs[:4]] == ["registers", "shared memory", "L2", "HBM"]
     assert [rung.level for rung in rungs[4:]] == ["node", "scalable unit", "SuperPod"]
-    assert rungs[0].bandwidth is rungs[0].ridge is None
+    lanes, cycles = 132 * 4 * 32, 1.83e9
+    assert rungs[0].bandwidth == lanes * 3 * 4 * cycles  # three operands of a fused multiply-add
+    assert rungs[1].bandwidth == 132 * 32 * 4 * cycles  # 32 banks of 4 bytes
     assert rungs[3].capacity == 80e9
     assert rungs[4].capacity == 640e9
     assert rungs[5].ridge == pytest.approx(989.4e12 / 400e9)
     assert rungs[5].ridge_per_gpu == pytest.approx(989.4e12 / 50e9)
     alone = derived.memory_ladder(accelerator("l40s"), "fp8")
-    assert [rung.capacity for rung in alone] == [None, None, None, 48e9]
+    on_chip = [142 * 256 * 2**10, 142 * 128 * 2**10]
+    assert [rung.capacity for rung in alone] == [*on_chip, None, 48e9]
+    assert derived.memory_ladder(accelerator("gb300"))[0].bandwidth is None  # SMs unknown
     with pytest.raises(ValueError, match="l40s has no fp4 rate; it has"):
         derived.memory_ladder(accelerator("l40s"), "fp4")
 
@@ -140,11 +144,11 @@ def test_lanes_and_vector_rates() -> None:
     assert derived.cuda_cores(accelerator("v100-sxm")) == 5120
     assert derived.cuda_cores(accelerator("mi300x")) == 19456
     assert derived.cuda_cores(accelerator("tpu-v5p")) == 8192
-    assert derived.cuda_cores(accelerator("h800-sxm")) is None
+    assert derived.cuda_cores(accelerator("gb300")) is None
     assert derived.vector_flops(h100, 1.59e9, fma=False) == pytest.approx(26.86e12, rel=1e-3)
     assert derived.vector_flops(h100, fma=False) == pytest.approx(33.45e12, rel=1e-3)
     assert derived.vector_flops(accelerator("a100-sxm-80gb")) == pytest.approx(19.5e12, rel=1e-3)
-    assert derived.vector_flops(accelerator("h800-sxm")) is None
+    assert derived.vector_flops(accelerator("gb300")) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,7 @@ def test_boost_clocks_reproduce_the_dense_peaks(name: str, dtype: str, flops: in
 def test_on_chip_memories() -> None:
     h100 = accelerator("h100-sxm")
     assert derived.registers_total(h100) == derived.l1_total(h100) == 33 * 2**20
-    assert derived.l1_total(accelerator("l40s")) is None
+    assert derived.l1_total(accelerator("gb300")) is None
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def activations(m: Transformer, layers: int, unfused: bool, again: bool) -> floa
 @pytest.mark.parametrize("m", [GPT, LLAMA], ids=lambda m: m.name)
 @pytest.mark.parametrize("how", ["flash", "unfused", "checkpointed"])
 def test_activations_of_a_block_stack(m: Transformer, how: str) -> None:
-    """Two layers more keep twice what one is said to keep: 5 %, and mostly 0.1 %."""
+    """Four layers more keep four times what one is said to keep."""
     unfused, again = how == "unfused", how == "checkpointed"
     m = replace(m, kv_heads=m.heads) if unfused else m
     counted = (activations(m, 6, unfused, again) - activations(m, 2, unfused, again)) / 4
@@ -134,7 +134,7 @@ def test_activations_of_a_block_stack(m: Transformer, how: str) -> None:
     )
     found = footprint(Dims.of(m), layout)
     ours = found.activations - found.logits - found.working
-    assert float(ours) / m.layers == pytest.approx(counted, rel=0.05 if not again else 0.001)
+    assert float(ours) / m.layers == pytest.approx(counted, rel=0.001)
 
 
 def test_states_of_a_model() -> None:
@@ -145,11 +145,9 @@ def test_states_of_a_model() -> None:
         tokens = torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
         with tracker.MemTracker() as memory:
             memory.track_external(model, adam)
-            for _ in range(2):
-                adam.zero_grad()
-                logits = model(tokens)
-                functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()).backward()
-                adam.step()
+            logits = model(tokens)
+            functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()).backward()
+            adam.step()
             snapshot = memory.get_tracker_snapshot("current")
     found = footprint(Dims.of(LLAMA), Layout(1, batch=1, zero=0), recipe("pure-bf16"))
     for kind, part in (("PARAM", "weights"), ("GRAD", "gradients"), ("OPT", "optimizer")):

@@ -195,7 +195,7 @@ def test_every_cluster_draws(cluster: str) -> None:
     assert not app.error
 
 
-@pytest.mark.parametrize("cluster", ["local", "tpu-v5p-pod", "llama3-roce-24k", "pcie-ethernet"])
+@pytest.mark.parametrize("cluster", ["local", "mi300x-pod", "llama3-roce-24k", "pcie-ethernet"])
 @pytest.mark.parametrize("view", VIEWS[1:])
 def test_every_view_draws_on_uncommon_machines(cluster: str, view: str) -> None:
     app = opened(cluster=cluster, coll_view=view)

@@ -32,7 +32,7 @@ VIEWS = [
     "Fat tree",
     "Edit a copy",
 ]
-ODD = ["local", "pcie-ethernet", "tpu-v5p-pod", "llama3-roce-24k", "gb200-nvl72-superpod"]
+ODD = ["local", "pcie-ethernet", "mi300x-pod", "llama3-roce-24k", "gb200-nvl72-superpod"]
 
 
 def opened(view: str = "Hierarchy", **asked: str) -> AppTest:

@@ -156,6 +156,79 @@ def test_resizing_forgets_switches_that_no_longer_fit() -> None:
         pod.resized(0)
 
 
+@pytest.mark.parametrize("gpus", [2.5, "16", None, float("nan"), float("inf"), [8]])
+def test_gpus_come_whole(gpus: object) -> None:
+    with pytest.raises(ValueError, match="GPUs: a whole number is asked for") as caught:
+        hp.cluster("dgx-h100-superpod").resized(gpus)  # type: ignore[arg-type]
+    assert str(caught.value).endswith("the nearest are 2 and 3") == (gpus == 2.5)
+
+
+def test_whole_floats_are_numbers_of_gpus() -> None:
+    assert hp.cluster("dgx-h100-superpod").resized(16.0).gpus == 16  # type: ignore[arg-type]
+
+
+DIRECT = {"mi300x-pod": 64e9, "oci-mi300x": 64e9, "mi355x-pod": 76.5e9, "alps-gh200": 150e9}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_nodes_without_a_switch_have_a_link_for_each_pair(name: str) -> None:
+    """AMD: 7 xGMI links to the seven others; CSCS: 6 NVLinks to each of three others."""
+    node = hp.cluster(name).tiers[0]
+    assert node.direct == (name in DIRECT)
+    if node.direct:
+        assert node.bandwidth / (node.degree - 1) == DIRECT[name]
+        assert node.switches is None
+    assert not any(tier.direct for tier in hp.cluster(name).tiers[1:])
+
+
+def test_half_a_node_without_a_switch_has_fewer_links() -> None:
+    pod = hp.cluster("mi300x-pod")
+    assert [pod.resized(n).tiers[0].bandwidth for n in (1, 2, 4, 8, 16)] == [
+        links * 64e9 for links in (1, 1, 3, 7, 7)
+    ]
+    # Of 4 + 4 GPUs, 16 of the 28 links cross the middle; a switch would carry 8 x 448 / 2.
+    assert derived.bisection(pod.tiers[0]) == 16 * 64e9
+    assert derived.bisection(pod.resized(2).tiers[0], directions=2) == 2 * 64e9
+
+
+def test_one_convention_for_each_number() -> None:
+    """Capacities as marketed; rates of graphics cards with fp32 accumulation."""
+    for name in ("b300-sxm", "gb300"):
+        assert hp.accelerator(name).hbm_bytes == 288e9
+        assert "driver reports" in hp.accelerator(name).notes
+    card = hp.accelerator("rtx-4090")
+    assert (card.flops("bf16"), card.flops("fp16"), card.flops("fp8")) == (
+        165.2e12,
+        165.2e12,
+        330.3e12,
+    )
+    assert "fp32 accumulation" in card.source_of("peak_flops")
+
+
+# Architecture constants, per SM or compute unit [KiB]: shared memory with L1, registers. CUDA C++
+# Programming Guide, "Compute Capabilities", and AMD's table of GPU specifications.
+PER_SM = {
+    "Volta": (96, 256),  # of 128 with L1
+    "Ampere": (192, 256),
+    "Ada": (128, 256),
+    "Hopper": (256, 256),
+    "Blackwell": (256, 256),
+    "CDNA 2": (64, 512),
+    "CDNA 3": (64, 512),
+    "CDNA 4": (160, 512),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in ACCELERATORS if not n.startswith(("scaling", "tpu"))])
+def test_on_chip_memories_are_those_of_the_architecture(name: str) -> None:
+    chip = hp.accelerator(name)
+    (sizes,) = (size for known, size in PER_SM.items() if chip.architecture.startswith(known))
+    found = (chip.shared_memory_per_sm, chip.registers_per_sm)
+    assert found == tuple(kib * 2**10 for kib in sizes)
+    blackwell = chip.architecture.startswith("Blackwell")
+    assert chip.tensor_memory_per_sm == (256 * 2**10 if blackwell else None)
+
+
 def test_json_schema_names_units() -> None:
     schema = hp.schema_json()
     chip, machine = schema["accelerator"]["properties"], schema["cluster"]
@@ -163,4 +236,6 @@ def test_json_schema_names_units() -> None:
     assert chip["peak_flops"]["unit"] == "FLOP/s"
     assert chip["hbm_bytes"]["unit"] == "B"
     assert machine["$defs"]["NetworkTier"]["properties"]["latency"]["unit"] == "s"
+    assert machine["$defs"]["NetworkTier"]["properties"]["direct"]["type"] == "boolean"
+    assert chip["tensor_memory_per_sm"]["unit"] == "B"
     assert machine["properties"]["accelerator"]["anyOf"][0]["type"] == "string"

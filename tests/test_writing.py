@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import hardware_profiles as hp
 from hardware_profiles.quantity import parse
-from hardware_profiles.writing import fields, unit_of, written
+from hardware_profiles.writing import fields, told, unit_of, written
 
 UNITS = ["B", "B/s", "FLOP/s", "Hz", "W", "s", "USD/h"]
 
@@ -32,6 +32,12 @@ def test_units_as_people_write_them() -> None:
     assert written(2.5, "USD/h") == "2.5 USD/h"
     assert written(0.0, "s") == "0 s"
     assert written(math.inf, "B/s") == "inf B/s"
+
+
+@given(st.floats(), st.sampled_from(UNITS))
+def test_any_number_can_be_told_in_a_few_letters(value: float, unit: str) -> None:
+    assert len(told(value, unit)) <= 30
+    assert told(value, unit).endswith(unit)
 
 
 def test_a_profile_is_written_with_units() -> None:

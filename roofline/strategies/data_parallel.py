@@ -21,6 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound, Term, Threshold
 from roofline.collectives import (
     ALL_GATHER,
@@ -42,6 +46,7 @@ from roofline.workload import Workload
 _SOURCE = GPUS("Data parallelism")
 
 
+@pointwise
 def bound(
     work: Workload,
     machine: Machine,
@@ -69,20 +74,32 @@ def bound(
         in_network: switches that add halve the bytes of plain DP's all-reduce, where the tier can.
 
     Raises:
-        ValueError: an unknown ZeRO stage or phase, or a group larger than the machine.
+        ValueError: an unknown ZeRO stage or phase, a degree below 1, or a group larger than the
+            machine.
     """
+    checks.at_least("degree", degree, 1)
+    checks.at_least("model_parallel", model_parallel, 1)
+    checks.at_least("microbatches", microbatches, 1)
     math = matmuls(work, machine, phase, 1.0 * degree * model_parallel, "X")
     moves = _moves(work, zero, phase, microbatches)
     group = Group(degree, model_parallel if stride is None else stride)
     unit = _unit_times([move.op for move in moves], group, machine.tiers, form, in_network)
     shard = work.parameters / model_parallel  # one GPU's part of the layer
-    seconds = [move.nbytes * unit[move.op].seconds for move in moves]  # per parameter
+    once = {id(time): time.seconds for time in unit.values()}
+    seconds = [move.nbytes * once[id(unit[move.op])] for move in moves]  # per parameter
     active = work.experts_per_token / work.experts
     return Bound(
         "FSDP" if zero == 3 else "data parallelism",
         math,
         tuple(
-            Term(move.name, shard * each, move.formula(work), _SOURCE, unit[move.op])
+            Term(
+                move.name,
+                shard * each,
+                move.formula(work),
+                _SOURCE,
+                unit[move.op],
+                shard * move.nbytes,
+            )
             for move, each in zip(moves, seconds, strict=True)
         ),
         Threshold(
@@ -94,6 +111,7 @@ def bound(
             r"\frac{B}{X} > \frac{E}{k}\,\frac{C}{W}",
             "gradients weigh the same however few tokens a GPU saw, "
             "so it must see enough of them to be worth the trip",
+            least=1.0,
         ),
     )
 
@@ -110,7 +128,7 @@ class _Move(NamedTuple):
 
 
 def _moves(work: Workload, zero: int, phase: Phase, microbatches: Count) -> list[_Move]:
-    if zero not in (0, 1, 2, 3):
+    if np.ndim(zero) or zero not in (0, 1, 2, 3):
         raise ValueError(f"zero: {zero!r} is not a ZeRO stage; allowed: 0, 1, 2, 3")
     gathers = microbatches if zero == 3 else 1
     scatters = microbatches if zero >= 2 else 1

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound, Term, Threshold
 from roofline.collectives import Form
 from roofline.groups import Group
@@ -43,6 +45,7 @@ _MOVES: dict[Phase, tuple[str, ...]] = {
 }
 
 
+@pointwise
 def bound(
     work: Workload,
     machine: Machine,
@@ -76,6 +79,14 @@ def bound(
         ValueError: more GPUs or more experts per token than experts, an unknown phase, or a group
             larger than the machine.
     """
+    for axis, value in (
+        ("degree", degree),
+        ("data_parallel", data_parallel),
+        ("tensor_parallel", tensor_parallel),
+        ("imbalance", imbalance),
+    ):
+        checks.at_least(axis, value, 1)
+    checks.above("capacity", capacity)
     math = matmuls(work, machine, phase, 1.0 * degree * tensor_parallel * data_parallel, "XYZ")
     _check(work, degree)
     unit = dispatch(
@@ -90,15 +101,17 @@ def bound(
         padding=capacity,
     )
     token = work.activation_bytes * work.d_model / tensor_parallel
-    seconds = token * (1.0 * work.tokens / data_parallel) * unit.seconds
+    nbytes = token * (1.0 * work.tokens / data_parallel)
+    per_byte = unit.seconds
+    seconds = nbytes * per_byte
     return Bound(
         "expert parallelism",
         replace(math, seconds=math.seconds * imbalance),
-        tuple(Term(name, seconds, _FORMULA, _SOURCE, unit) for name in _MOVES[phase]),
+        tuple(Term(name, seconds, _FORMULA, _SOURCE, unit, nbytes) for name in _MOVES[phase]),
         Threshold(
             "feed-forward columns per expert",
             1.0 * work.d_ff,
-            _balance(work, machine, phase) * unit.seconds * degree / imbalance,
+            _balance(work, machine, phase) * per_byte * degree / imbalance,
             r"F > \frac{C}{W}\,\frac{Z-8}{k}\,\min\left(\frac{8k}{Z}, 1\right)",
             "a token travels whole to every expert, so an expert must be wide enough "
             "to do much with it",
@@ -136,7 +149,11 @@ def degree_limits(
         k = work.experts_per_token
         left = np.asarray(inside - spare / k, float)
         many = np.divide(inside * inside, left, out=np.full(left.shape, np.inf), where=left > 0)
-        limits.append(DegreeLimit(tier.name, inside + spare, many, inside * k))
+        few = inside + spare
+        if tier.direct:  # links grow with the group: all of it is hidden, or nothing
+            keeps = spare >= (np.asarray(tier.degree, float) - 1) * inside
+            few = many = np.where(keeps, np.inf, inside)
+        limits.append(DegreeLimit(tier.name, few, many, inside * k))
         inside = inside * np.asarray(tier.degree, float)
     return tuple(limits)
 

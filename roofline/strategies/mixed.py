@@ -7,19 +7,23 @@
 
 More tensor parallelism makes the one cheaper and the other dearer; their maximum is least where
 they meet. On a torus each axis has links of its own, M_X and M_Y mesh axes of bandwidth W: W_X =
-M_X W and W_Y = M_Y W, and far fewer tokens per chip suffice than with either alone.
+M_X W and W_Y = M_Y W, and far fewer tokens per chip suffice than with either alone. That is what
+X_opt and the critical batch are about, and ``bound`` with ``hierarchical=False``.
 
 GPUs differ: all local ranks of a node share its uplinks, so tensor parallelism inside the node does
-not make FSDP cheaper between nodes. ``hierarchical`` puts both on the machine's real tiers, where a
-tier that both cross serves one after the other.
+not make FSDP cheaper between nodes. ``bound`` puts both on the machine's real tiers, where a tier
+that both cross serves one after the other.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound, Term, Threshold, busy
 from roofline.collectives import Form
 from roofline.machine import Ideal, Machine, Tier
@@ -34,6 +38,7 @@ Axes = tuple[Count, Count]  # M_X and M_Y, links of the torus that each axis has
 _SOURCE = TRAINING("Combining FSDP and tensor parallelism")
 
 
+@pointwise
 def bound(
     work: Workload,
     machine: Machine,
@@ -41,7 +46,7 @@ def bound(
     *,
     gpus: Count | None = None,
     axes: Axes = (1, 1),
-    hierarchical: bool = False,
+    hierarchical: bool = True,
     phase: Phase = "forward",
     form: Form = "rough",
 ) -> Bound:
@@ -51,16 +56,16 @@ def bound(
         degree: X, FSDP shards; tensor parallelism has the other Y = N / X, innermost.
         gpus: N; the whole machine when left out.
         axes: M_X and M_Y, mesh axes of the innermost tier's bandwidth; for a torus.
-        hierarchical: use the tiers of ``machine`` instead of an axis of links for each.
+        hierarchical: the tiers of ``machine``; False gives each axis links of its own, as a torus.
         phase: which pass.
         form: ``rough`` is the book's; ``precise`` has the (d-1)/d.
 
     Raises:
-        ValueError: a degree outside 1 to N, or a group larger than the machine.
+        ValueError: a degree outside 1 to N or, on tiers, one that does not divide N; links of a
+            torus on tiers; or a group larger than the machine.
     """
     total = prod(1.0 * tier.degree for tier in machine.tiers) if gpus is None else gpus
-    if np.any(np.less(degree, 1)) or np.any(np.greater(degree, total)):
-        raise ValueError(f"degree: {degree} is not between 1 and the {total} GPUs there are")
+    _check(degree, total, hierarchical, axes)
     tensor = 1.0 * total / degree
     along_x = machine if hierarchical else _axis(work, machine, "X", axes[0])
     along_y = machine if hierarchical else _axis(work, machine, "Y", axes[1])
@@ -90,6 +95,8 @@ def bound(
             r"\frac{B}{N} > \frac{C}{Y\,W_X} \text{ and } \frac{F}{Y} > \frac{C}{W_Y}",
             "gathered weights cost the same however few tokens share them, and slices must be "
             "wide enough for the tokens; the best mix asks the least of both",
+            least=1.0,
+            never="and no batch is enough: tensor parallelism alone is too slow",
         ),
         concurrent=True,
     )
@@ -100,7 +107,7 @@ def optimal_degree(
 ) -> Count:
     """X_opt = √(B/F · W_X/W_Y · N): FSDP shards for which both axes take equally long.
 
-    A real number, held between 1 and N.
+    A real number, held between 1 and N; on a torus, where each axis has links of its own.
 
     Source: How to Scale Your Model, "Training", mixed FSDP and tensor parallelism.
     """
@@ -111,9 +118,52 @@ def optimal_degree(
 def critical_tokens(
     work: Workload, machine: Machine, *, axes: Axes = (1, 1), phase: Phase = "forward"
 ) -> Count:
-    """C² / (W_X W_Y F): tokens per GPU above which the best mix hides its communication."""
+    """C² / (W_X W_Y F): tokens per GPU above which the best mix hides its communication.
+
+    On a torus, where each axis has links of its own.
+    """
     fsdp, slices, math = _per_unit(work, machine, axes, phase)
     return fsdp * slices / math**2 * work.tokens
+
+
+def _check(degree: Count, total: Count, hierarchical: bool, axes: Axes) -> None:
+    checks.at_least("gpus", total, 1)
+    shards = np.asarray(checks.numbers("degree", degree), float)
+    wrong = ~((shards >= 1) & (shards <= total))
+    if np.any(wrong):
+        x, n = _first(wrong, shards, total)
+        raise ValueError(
+            f"degree: {x:g} is not between 1 and the {n:,.0f} GPUs there are; "
+            f"the nearest is {1 if x < 1 else n:.0f}"
+        )
+    if not hierarchical:
+        return
+    if any(np.any(np.not_equal(links, 1)) for links in axes):
+        shown = ", ".join(f"{np.max(links):g}" for links in axes)
+        raise ValueError(
+            f"axes: {shown} links are a torus's; with hierarchical=False each axis has its own"
+        )
+    tensor = total / shards
+    odd = tensor != np.floor(tensor)
+    if np.any(odd):
+        x, n = _first(odd, shards, total)
+        near = " and ".join(f"{each:.0f}" for each in _divisors_next_to(x, n))
+        raise ValueError(f"degree: {x:g} does not divide {n:,.0f} GPUs; the nearest: {near}")
+
+
+def _first(wrong: Any, *values: Any) -> list[float]:
+    """The values at the first point that is wrong."""
+    points = np.broadcast_arrays(wrong, *values)
+    where = int(np.argmax(points[0]))
+    return [float(point.flat[where]) for point in points[1:]]
+
+
+def _divisors_next_to(degree: float, total: float) -> list[float]:
+    """The nearest divisors of ``total``, one on either side."""
+    small = np.arange(1.0, np.floor(np.sqrt(total)) + 1)
+    small = small[np.mod(total, small) == 0]
+    known = np.unique(np.concatenate([small, total / small]))
+    return [float(known[known < degree][-1]), float(known[known > degree][0])]
 
 
 def _axis(work: Workload, machine: Machine, name: str, links: Count) -> Ideal:
@@ -126,7 +176,7 @@ def _per_unit(
     work: Workload, machine: Machine, axes: Axes, phase: Phase
 ) -> tuple[Seconds, Seconds, Seconds]:
     """T_FSDP · Y, T_TP · X and T_math · N: what does not depend on how N is split."""
-    two = bound(work, machine, 2, gpus=4, axes=axes, phase=phase)
+    two = bound(work, machine, 2, gpus=4, axes=axes, hierarchical=False, phase=phase)
     return 2 * _total(two.comms, "X axis"), 2 * _total(two.comms, "Y axis"), 4 * two.t_math
 
 
@@ -142,9 +192,9 @@ def _shortage(math: Seconds, weights: tuple[Term, ...], activations: tuple[Term,
     """
     fixed, growing = busy(weights), busy(activations)
     needed: Count = 0.0
-    for tier in fixed | growing:
-        held = np.asarray(fixed.get(tier, 0.0), float)
-        spare = np.asarray(math - growing.get(tier, 0.0), float)
-        never = np.asarray(np.where(spare < 0, np.inf, 0.0) + 0.0 * held)
-        needed = np.maximum(needed, np.divide(held, spare, out=never, where=spare > 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for tier in fixed | growing:
+            spare = math - growing.get(tier, 0.0)
+            times = np.divide(fixed.get(tier, 0.0), spare)
+            needed = np.fmax(needed, np.where(spare < 0, np.inf, times))  # 0/0: nothing to hide
     return needed

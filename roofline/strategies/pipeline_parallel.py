@@ -14,8 +14,12 @@ stands in ``roofline.bubbles``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound, Term, Threshold
 from roofline.collectives import ALL_REDUCE, SEND, Form, collective
 from roofline.groups import Group
@@ -36,6 +40,7 @@ _SENDS: dict[Phase, tuple[str, ...]] = {
 }
 
 
+@pointwise
 def bound(
     work: Workload,
     machine: Machine,
@@ -46,6 +51,7 @@ def bound(
     tensor_parallel: Count = 1,
     data_parallel: Count = 1,
     stride: Count | None = None,
+    imbalance: Count = 1.0,
     phase: Phase = "forward",
     form: Form = "precise",
 ) -> Bound:
@@ -58,12 +64,23 @@ def bound(
         tensor_parallel: Y, GPUs inside a stage; each sends its slice of the activations.
         data_parallel: X, pipelines that share the tokens; each sees B / X.
         stride: ranks between neighbours of this axis; Y when left out.
+        imbalance: time of the slowest stage over the mean: the pipeline runs at its pace.
         phase: which pass.
         form: ``rough`` takes 1.5 hops per micro-batch, ``precise`` counts them.
 
     Raises:
-        ValueError: an unknown phase, less than one micro-batch, or a group larger than the machine.
+        ValueError: an unknown phase, less than one micro-batch, more stages than layers, or a group
+            larger than the machine.
     """
+    for axis, value in (
+        ("degree", degree),
+        ("chunks", chunks),
+        ("tensor_parallel", tensor_parallel),
+        ("data_parallel", data_parallel),
+        ("imbalance", imbalance),
+    ):
+        checks.at_least(axis, value, 1)
+    _check(work, degree)
     count = ENOUGH_MICROBATCHES * degree if microbatches is None else microbatches
     layer = matmuls(work, machine, phase, 1.0 * degree * tensor_parallel * data_parallel, "pXY")
     group = Group(degree, tensor_parallel if stride is None else stride)
@@ -71,12 +88,19 @@ def bound(
     per_microbatch = hops(degree, count, chunks, form) / count
     width = work.activation_bytes * work.d_model / tensor_parallel  # of one token's message
     sent = per_microbatch * width * (1.0 * work.tokens / data_parallel)
+    per_byte = unit.seconds
     per_column = passes(phase) * 2.0 * work.matrices * work.experts_per_token / tensor_parallel
     return Bound(
         "pipeline parallelism",
-        Term(layer.name, work.layers * layer.seconds, rf"L\,{layer.formula}", layer.source),
+        replace(
+            layer,
+            seconds=work.layers * layer.seconds * imbalance,
+            formula=rf"L\,{layer.formula}",
+        ),
         tuple(
-            Term(f"{what} to the next stage", sent * unit.seconds, _formula(form), _SOURCE, unit)
+            Term(
+                f"{what} to the next stage", sent * per_byte, _formula(form), _SOURCE, unit, sent
+            )
             for what in _SENDS[phase]
         ),
         Threshold(
@@ -86,9 +110,9 @@ def bound(
             * per_microbatch
             * work.activation_bytes
             / tensor_parallel
-            * unit.seconds
+            * per_byte
             * machine.flops(work.dtype)
-            / (per_column * work.d_ff),
+            / (per_column * work.d_ff * imbalance),
             r"\frac{L}{p} > \frac{C}{W F}\,\frac{m + p - 2}{m}",
             "activations cross once per stage however many layers it holds, "
             "so a stage must hold enough of them to be worth the hop",
@@ -105,8 +129,8 @@ def hops(degree: Count, microbatches: Count, chunks: Count = 1, form: Form = "pr
     >>> print(hops(16, 32))
     46.0
     """
-    if np.any(np.less(microbatches, 1)):
-        raise ValueError(f"microbatches: {microbatches} is less than 1")
+    checks.at_least("microbatches", microbatches, 1)
+    checks.at_least("chunks", chunks, 1)
     visits = 1.0 * microbatches * chunks
     on_path = ROUGH_HOPS * visits if form == "rough" else visits + degree - 2.0
     return np.where(np.greater(degree, 1), on_path, 0.0)
@@ -145,6 +169,14 @@ def zero_warning(zero: int, degree: int, microbatches: int) -> str:
     what = "reduces gradients" if zero == 2 else "gathers weights and reduces gradients"
     times = f"{microbatches} times the bytes of ZeRO-{zero - 1 if zero == 2 else '3 without it'}"
     return f"ZeRO-{zero} {what} in each of the {microbatches} micro-batches: {times}"
+
+
+def _check(work: Workload, degree: Count) -> None:
+    if np.any(np.greater(degree, work.layers)):
+        raise ValueError(
+            f"degree: {np.max(degree):g} stages for {np.min(work.layers):g} layers leave some "
+            f"without one; the nearest is {np.min(work.layers):g}"
+        )
 
 
 def _formula(form: Form) -> str:

@@ -4,8 +4,8 @@
     T_comms = 4 B D / W           bf16 activations: all-gather in, reduce-scatter out
     hidden while   Y  ≤  F W / C
 
-Tokens cancel: only the width of a GPU's slice, F/Y, matters. Bytes and C/W scale together with the
-data type, so that cancels too. The backward pass gathers dOut and scatters dIn, as many bytes (half
+Tokens cancel: only the width of a GPU's slice, F/Y, matters. fp8 doubles C; it leaves the limit as
+it is if the activations travel in one byte too, and halves it if they still travel in two. The backward pass gathers dOut and scatters dIn, as many bytes (half
 as many again if the input is gathered anew) against twice the math. A gated MLP has three matrices
 and the same activations: Y ≤ 3/2 F W / C. Megatron without sequence sharding runs one all-reduce
 per pass instead of the pair, of the same bytes.
@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound, Term, Threshold
 from roofline.collectives import ALL_GATHER, Form, collective
 from roofline.groups import Group
@@ -33,6 +35,7 @@ from roofline.workload import Workload
 _SOURCE = GPUS("Tensor parallelism")
 
 
+@pointwise
 def bound(
     work: Workload,
     machine: Machine,
@@ -57,9 +60,11 @@ def bound(
         form: ``rough`` is the book's F W/C; ``precise`` has the (d-1)/d of every tier.
 
     Raises:
-        ValueError: an unknown phase, a group larger than the machine, or ``gather_again`` where
-            nothing is ever gathered.
+        ValueError: an unknown phase, a degree below 1, a group larger than the machine, or
+            ``gather_again`` where nothing is ever gathered.
     """
+    checks.at_least("degree", degree, 1)
+    checks.at_least("data_parallel", data_parallel, 1)
     math = matmuls(work, machine, phase, 1.0 * degree * data_parallel, "XY")
     activations = work.activation_bytes * (1.0 * work.tokens / data_parallel) * work.d_model
     group = Group(degree, stride)
@@ -74,8 +79,9 @@ def bound(
         "tensor parallelism",
         math,
         tuple(
-            Term(move.name, activations * move.gathers * per_byte, move.formula, _SOURCE, unit)
+            Term(move.name, nbytes * per_byte, move.formula, _SOURCE, unit, nbytes)
             for move in moves
+            for nbytes in [activations * move.gathers]
         ),
         Threshold(
             "feed-forward columns per GPU",
@@ -84,6 +90,7 @@ def bound(
             r"\frac{F}{Y} > \frac{C}{W}",
             "every GPU passes whole activations on, however thin its slice of the matrices, "
             "so the slice must be wide enough to keep it busy meanwhile",
+            least=1.0,
         ),
     )
 
@@ -119,6 +126,7 @@ class DegreeLimit:
     rough: Count  # F W / C
     partial: Count  # F W / C + S, while this is the outermost tier crossed; S GPUs under a child
     filled: Count  # F W / C · d/(d-1), once whole units are in use
+    # Without a switch the links grow with the group: all of a unit is hidden, or nothing of it.
 
     @property
     def largest(self) -> Count:
@@ -141,8 +149,12 @@ def degree_limits(
         rough = work.d_ff / needed
         with np.errstate(divide="ignore"):
             filled = rough * np.divide(degree, degree - 1)
-        limits.append(DegreeLimit(tier.name, inside * degree, rough, rough + inside, filled))
-        inside = inside * degree
+        unit = inside * degree
+        partial = rough + inside
+        if tier.direct:
+            partial = np.where(rough >= (degree - 1) * inside, unit, inside)
+        limits.append(DegreeLimit(tier.name, unit, rough, partial, filled))
+        inside = unit
     return tuple(limits)
 
 

@@ -128,7 +128,8 @@ def _mixed_degree(i: Inputs) -> float:
 
 def _mixed_time(i: Inputs, axis: str) -> float:
     where = _one(i["C"], i["W"])
-    both = mixed.bound(_work(i), where, i["X"], gpus=i["X"] * i["Y"], axes=_mixed_axes(i))
+    gpus, axes = i["X"] * i["Y"], _mixed_axes(i)
+    both = mixed.bound(_work(i), where, i["X"], gpus=gpus, axes=axes, hierarchical=False)
     return float(busy(both.comms)[f"{axis} axis"])
 
 

@@ -1,0 +1,211 @@
+"""``roofline backtest`` and ``roofline predict``: whole steps, beside published measurements."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roofline import accuracy
+from roofline import backtest as back
+from roofline import cli_inputs as inputs
+from roofline import cli_output as output
+from roofline.accuracy import Errors
+from roofline.backtest import Backtest, Row
+from roofline.run_fields import Run
+
+FAILED = 1
+WORST = 8  # rows that are told
+SHOWN = 25  # refusals that are told
+MOST_BYTES = 200_000_000
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE.jsonl", help="One run a line; without it, the runs that we ship."),
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN.json", help="One run.")]
+ByOption = Annotated[
+    str, typer.Option(metavar="FIELD,…", help=f"Groups: {', '.join(accuracy.GROUPS)}.")
+]
+PeakOption = Annotated[bool, typer.Option("--peak", help="At datasheet rates: a lower bound.")]
+
+
+def backtest(
+    file: FileArgument = None,
+    by: ByOption = "gpu,family",
+    peak: PeakOption = False,
+    json: inputs.JsonOption = False,
+) -> None:
+    """Predict published runs and compare: errors by group, ranks in sweeps, beside a baseline.
+
+    Examples:
+
+        roofline backtest
+        roofline backtest runs.jsonl --by gpu,source,family
+        roofline backtest runs.jsonl --json
+    """
+    names = _groups(by)
+    named, unread = back.parse(_text(file)) if file else (_shipped(), [])
+    found = back.backtest(named, back.at_peak if peak else back.shipped)
+    result = Backtest(found.rows, [*unread, *found.refused])
+    rows = back.rows_of(result)
+    if json:
+        output.as_json(_document(result, rows, names))
+    else:
+        _tell(result, rows, names)
+    if not result.rows:
+        raise typer.Exit(FAILED)
+
+
+def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption = False) -> None:
+    """Time of one training step of a run, term by term, with what was assumed.
+
+    Examples:
+
+        roofline predict run.json
+        roofline predict run.json --json
+    """
+    run = _one(_text(file), file)
+    found = back.backtest([(str(file), run)], back.at_peak if peak else back.shipped)
+    for refused in found.refused:
+        raise ValueError(f"{refused.name}: {refused.reason}")
+    row = found.rows[0]
+    tokens = float(run["global_batch_size"]) * float(run["model"]["seq_len"])
+    rate = tokens / row.predicted / row.gpus
+    if json:
+        output.as_json({**back.as_document(row), "tokens_per_s_per_gpu": rate})
+        return
+    output.say(f"{row.predicted:.4g} s a step, {rate:,.0f} tokens/s a GPU", style="bold")
+    output.table(
+        ("term", ">seconds", ">share"),
+        [
+            (name, f"{seconds:.4g}", f"{seconds / row.predicted:.1%}")
+            for name, seconds in row.terms.items()
+            if seconds
+        ],
+    )
+    if row.measured is not None and row.error is not None:
+        output.say(f"measured {row.measured:.4g} s: the prediction is {row.error:+.1%} off")
+    for assumed in row.assumed:
+        output.say(f"assumed: {assumed}")
+
+
+def _shipped() -> list[tuple[str, Run]]:
+    return [(str(run["id"]), run) for run in back.published()]
+
+
+def _groups(by: str) -> list[str]:
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    unknown = [name for name in names if name not in accuracy.GROUPS]
+    if unknown or not names:
+        allowed = ", ".join(accuracy.GROUPS)
+        raise ValueError(f"--by: {by!r} is refused; allowed: {allowed}, with commas between")
+    return names
+
+
+def _text(file: Path) -> str:
+    if not file.is_file():
+        raise ValueError(f"FILE: {str(file)!r} is no file")
+    if file.stat().st_size > MOST_BYTES:
+        raise ValueError(f"FILE: {str(file)!r} is larger than {MOST_BYTES:,} bytes")
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"FILE: {str(file)!r} is not UTF-8: {error}") from None
+
+
+def _one(text: str, file: Path) -> Run:
+    try:
+        run = jsonlib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"RUN: {str(file)!r} is no JSON: {error}") from None
+    if not isinstance(run, dict):
+        raise ValueError(f"RUN: {str(file)!r} holds no object; one run is asked for")
+    return run
+
+
+def _document(result: Backtest, rows: Sequence[Row], names: list[str]) -> dict[str, Any]:
+    return {
+        "rows": [back.as_document(row) for row in result.rows],
+        "refused": result.refused,
+        "summary": {
+            "predicted": len(result.rows),
+            "refused": len(result.refused),
+            "all": accuracy.errors(rows) if rows else None,
+            "by": names,
+            "groups": accuracy.by(rows, names),
+            "rankings": accuracy.rankings(rows),
+            "worst": [
+                {"id": row.id, "error": row.error, "dominant": accuracy.dominant(row)}
+                for row in accuracy.worst(rows, WORST)
+            ],
+        },
+    }
+
+
+def _tell(result: Backtest, rows: Sequence[Row], names: list[str]) -> None:
+    if rows:
+        _tell_errors([*accuracy.by(rows, names), accuracy.errors(rows)], names)
+        _tell_rankings(rows)
+        _tell_worst(rows)
+    else:
+        output.say(f"{len(result.rows)} runs predicted; none of them says what was measured")
+    if result.refused:
+        output.say(f"{len(result.refused)} runs cannot be predicted:", style="bold")
+        for refused in result.refused[:SHOWN]:
+            output.say(f"  {refused.name}: {refused.reason}")
+        if len(result.refused) > SHOWN:
+            output.say(f"  and {len(result.refused) - SHOWN} more")
+
+
+def _tell_errors(groups: Sequence[Errors], names: list[str]) -> None:
+    output.table(
+        (
+            ", ".join(names),
+            ">runs",
+            ">bias",
+            ">median",
+            ">90 %",
+            ">largest",
+            ">baseline median",
+            ">baseline 90 %",
+        ),
+        [
+            (
+                each.group,
+                str(each.count),
+                f"{each.bias:+.1%}",
+                *(f"{x:.1%}" for x in (each.median, each.p90, each.largest)),
+                *(f"{x:.1%}" for x in (each.baseline_median, each.baseline_p90)),
+            )
+            for each in groups
+        ],
+        title="Predicted over measured step time, minus 1",
+    )
+
+
+def _tell_rankings(rows: Sequence[Row]) -> None:
+    found = accuracy.rankings(rows)
+    if found:
+        output.table(
+            ("sweep", ">runs", ">tau", ">regret", ">baseline tau"),
+            [
+                (r.sweep, str(r.count), f"{r.tau:.2f}", f"{r.regret:.1%}", f"{r.baseline_tau:.2f}")
+                for r in found
+            ],
+            title="Ranks within sweeps",
+        )
+
+
+def _tell_worst(rows: Sequence[Row]) -> None:
+    output.table(
+        ("run", ">error", "mostly"),
+        [
+            (row.id, f"{row.error or 0.0:+.1%}", ", ".join(accuracy.dominant(row)))
+            for row in accuracy.worst(rows, WORST)
+        ],
+        title="Furthest off",
+    )

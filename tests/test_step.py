@@ -1,0 +1,258 @@
+"""The whole step: its terms, its laws, and where it has to agree with closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hardware_profiles as hp
+from hardware_profiles.calibration import for_accelerator
+from roofline import calibrated, layer
+from roofline.calibrated import behaviour
+from roofline.dims import Dims
+from roofline.groups import Group
+from roofline.layout import FLASH, OVERLAP, RECOMPUTE, SCHEDULE, Layout, stack
+from roofline.microbatch import average, tensor_parallel
+from roofline.model import Experts, Transformer
+from roofline.step import predict
+
+H100 = hp.cluster("dgx-h100-superpod")
+A100 = hp.cluster("dgx-a100-superpod")
+LLAMA = Transformer("llama-8b", 32, 4096, 14336, 32, 8, 128, 128256)
+MIXTURE = replace(LLAMA, experts=Experts(8, 2, 14336))
+GPT_22B = Transformer(
+    "gpt-22b", 48, 6144, 24576, 64, 64, 96, 51200,
+    gated=False, tied=True, norm="layernorm", rope=False, mlp_bias=True,
+)  # fmt: skip
+
+
+def fit(name: str = "h100-sxm"):
+    overlay = for_accelerator(name)
+    assert overlay is not None and overlay.step is not None
+    return overlay.step
+
+
+def seconds(layout: Layout, model: Transformer = LLAMA, precision: str = "bf16") -> float:
+    return float(predict(behaviour(H100, fit(), precision).job(Dims.of(model), layout)).seconds)
+
+
+degrees = st.sampled_from([1, 2, 4, 8])
+layouts = st.builds(
+    lambda tp, pp, cp, dp, micro, m, v, zero, again, kind, schedule: Layout(
+        gpus=tp * pp * cp * dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        chunks=v if pp > 1 else 1,
+        micro_batch=micro,
+        batch=micro * dp * m * pp,
+        sequence=4096,
+        sequence_parallel=float(tp > 1),
+        zero=zero,
+        recompute=again,
+        tp_overlap=kind,
+        schedule=schedule,
+    ),
+    tp=degrees,
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    dp=degrees,
+    micro=st.sampled_from([1, 2]),
+    m=st.sampled_from([1, 4]),
+    v=st.sampled_from([1, 2]),
+    zero=st.sampled_from([0, 1, 3]),
+    again=st.sampled_from(list(RECOMPUTE.values())),
+    kind=st.sampled_from(list(OVERLAP.values())),
+    schedule=st.sampled_from(list(SCHEDULE.values())),
+)
+
+
+class TestTerms:
+    @given(layouts, st.sampled_from(["bf16", "fp8"]), st.booleans())
+    def test_they_sum_to_the_step(self, layout: Layout, precision: str, mixed: bool) -> None:
+        """Exactly: the step is nothing but the sum of what is shown."""
+        model = Dims.of(MIXTURE if mixed else LLAMA)
+        found = predict(behaviour(H100, fit(), precision).job(model, layout))
+        assert sum(found.terms.values()) == found.seconds
+        assert all(np.all(np.greater_equal(x, 0)) for x in found.terms.values())
+
+    @given(st.lists(layouts, min_size=2, max_size=6))
+    def test_a_table_is_its_rows(self, rows: list[Layout]) -> None:
+        """Scalars and columns are one path."""
+        machine = behaviour(H100, fit())
+        table = predict(machine.job(Dims.of(LLAMA), stack(rows))).seconds
+        alone = [predict(machine.job(Dims.of(LLAMA), row)).seconds for row in rows]
+        assert np.allclose(table, alone, rtol=1e-12)
+
+    def test_many_models_are_one_call(self) -> None:
+        models = [LLAMA, GPT_22B]
+        layout = Layout(gpus=8, batch=8, sequence=2048)
+        machine = behaviour(H100, fit())
+        together = predict(machine.job(Dims.stack(models), layout)).seconds
+        alone = [predict(machine.job(Dims.of(model), layout)).seconds for model in models]
+        assert np.allclose(together, alone, rtol=1e-12)
+
+    def test_a_million_layouts_in_seconds(self) -> None:
+        n = 20_000
+        layout = replace(Layout(gpus=64, batch=64.0), micro_batch=np.ones(n), tp=np.full(n, 8.0))
+        found = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), layout)).seconds
+        assert found.shape == (n,) and np.ptp(found) == 0
+
+
+class TestLaws:
+    def test_a_group_of_one_costs_nothing(self) -> None:
+        found = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), Layout(gpus=1, batch=4)))
+        for axis in ("tensor parallel", "context parallel", "expert parallel", "data parallel"):
+            assert np.all(found.terms[axis] == 0), axis
+        assert np.all(found.terms["contention"] == 0) and np.all(found.terms["bubble"] == 0)
+
+    @given(layouts)
+    def test_achieved_is_never_faster_than_peak(self, layout: Layout) -> None:
+        """Every efficiency at most 1, every latency at least 0: a bound."""
+        model = Dims.of(LLAMA)
+        best = predict(behaviour(H100).job(model, layout)).seconds
+        assert predict(behaviour(H100, fit()).job(model, layout)).seconds > best
+
+    @given(layouts, st.sampled_from(["batch", "sequence"]))
+    def test_more_work_takes_longer(self, layout: Layout, field: str) -> None:
+        more = replace(layout, **{field: 2 * getattr(layout, field)})
+        assert seconds(more) > seconds(layout)
+
+    @given(layouts)
+    def test_recomputing_more_takes_longer(self, layout: Layout) -> None:
+        kinds = [RECOMPUTE[k] for k in ("none", "attention", "block", "full")]
+        times = [seconds(replace(layout, recompute=kind)) for kind in kinds]
+        assert times == sorted(times)
+
+    @given(layouts)
+    def test_overlapping_more_is_no_slower(self, layout: Layout) -> None:
+        times = [seconds(replace(layout, tp_overlap=OVERLAP[k])) for k in ("none", "backward")]
+        assert times[1] <= times[0] * (1 + 1e-12)
+
+    def test_interleaving_shrinks_the_bubble(self) -> None:
+        """By v: https://arxiv.org/abs/2104.04473, section 2.2.2."""
+        layout = Layout(gpus=32, tp=8, pp=4, batch=64, chunks=np.array([1.0, 2.0, 4.0, 8.0]))
+        layout = replace(layout, pp_overlap=1)
+        bubble = predict(behaviour(H100).job(Dims.of(LLAMA), layout)).terms["bubble"]
+        work = bubble * layout.chunks
+        assert np.all(np.diff(bubble) < 0) and np.allclose(work, work[0], rtol=0.02)
+
+    def test_zero_bubble_schedules_are_in_order(self) -> None:
+        """https://arxiv.org/abs/2401.10241, table 1: 1F1B, ZB-H1, ZB-H2."""
+        kinds = np.array([SCHEDULE[k] for k in ("1f1b", "zb-h1", "zb-h2")], float)
+        layout = Layout(gpus=8, pp=8, batch=64, schedule=kinds)
+        bubble = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), layout)).terms["bubble"]
+        assert np.all(np.diff(bubble) < 0)
+
+    def test_graphs_spare_the_host(self) -> None:
+        """An expert layer too small to keep the GPU busy while the host launches its kernels."""
+        small = replace(MIXTURE, d_model=1024, heads=8, kv_heads=8, experts=Experts(64, 2, 512))
+        layout = Layout(gpus=8, ep=8, batch=8, sequence=512, graphs=np.array([0.0, 1.0, 2.0]))
+        waits = predict(behaviour(H100, fit()).job(Dims.of(small), layout)).terms
+        host = waits["waiting for the host"]
+        assert host[0] > host[1] > host[2] == 0
+
+
+class TestClosedForms:
+    def test_matmuls_of_a_step_at_peak(self) -> None:
+        """6 FLOPs a parameter and token over the peak: matrices of all layers, and the head."""
+        model, layout = Dims.of(LLAMA), Layout(gpus=1, batch=4, sequence=4096, micro_batch=4)
+        found = predict(behaviour(H100).job(model, layout)).terms
+        tokens, h, f = 4 * 4096, 4096, 14336
+        layers = 32 * (h * (32 + 2 * 8) * 128 + 32 * 128 * h + 3 * h * f)
+        assert found["matmuls"] == pytest.approx(6 * layers * tokens / H100.flops("bf16"), rel=1e-9)
+
+    def test_causal_attention_at_peak(self) -> None:
+        """2 s² a d forward (half of the square), 2.5 times that backward: FlashAttention-2."""
+        layout = Layout(gpus=1, batch=1, sequence=8192)
+        found = predict(behaviour(H100).job(Dims.of(LLAMA), layout)).terms
+        forward = 2 * 8192**2 * 32 * 128
+        expected = 32 * 3.5 * forward / H100.flops("bf16")
+        assert found["attention"] == pytest.approx(expected, rel=1e-9)
+
+    def test_tensor_parallel_at_peak(self) -> None:
+        """With sequence parallelism a gather or scatter moves 2 T h (t-1)/t bytes a GPU."""
+        layout = Layout(gpus=8, tp=8, batch=1, sequence=4096, tp_overlap=OVERLAP["none"])
+        forward, backward = tensor_parallel(behaviour(H100).job(Dims.of(LLAMA), layout))
+        one = 2 * 4096 * 4096 * 7 / 8 / 450e9
+        assert forward == pytest.approx(4 * one) and backward == pytest.approx(6 * one)
+
+    def test_data_parallel_at_peak(self) -> None:
+        """ZeRO-1: gradients scattered and weights gathered, 2 bytes each, N-1 of N parts, over
+        one NIC a GPU across nodes; all of it exposed where nothing overlaps."""
+        model = Dims.of(LLAMA)
+        layout = Layout(gpus=16, tp=8, batch=2, sequence=4096, dp_overlap=0)
+        job = behaviour(H100).job(model, layout)
+        exposed = predict(job).terms["data parallel"]
+        from roofline.stages import owned
+
+        nbytes = owned(model, layout).total * 2
+        assert exposed == pytest.approx(2 * nbytes / 2 / 50e9, rel=1e-9)
+
+    def test_bubble_of_1f1b_at_peak(self) -> None:
+        """(p-1)/M of the stages' work: https://arxiv.org/abs/2104.04473, section 2.2.1."""
+        layout = Layout(gpus=4, pp=4, batch=8, sequence=4096)
+        job = behaviour(H100).job(Dims.of(LLAMA), layout)
+        part = average(job)
+        send = job.network.route(Group(4, 1)).send(2.0 * 4096 * 4096)
+        found = predict(job).terms["bubble"]
+        assert found == pytest.approx(3 * (part.seconds + 2 * send), rel=1e-9)
+
+    def test_a_precision_nobody_trains_in(self) -> None:
+        with pytest.raises(ValueError, match="precision: 'fp7' is not one; the nearest .*fp"):
+            behaviour(H100, None, "fp7")
+
+    def test_a_rate_that_a_gpu_has_not(self) -> None:
+        with pytest.raises(ValueError, match="a100-sxm-80gb has no fp8 rate"):
+            behaviour(A100, fit("a100-sxm-80gb"), "fp8")
+
+
+class TestMeasuredLayers:
+    """One layer of a 22B GPT on 8 A100, tensor parallel 8, micro-batch 4, sequence 2048.
+
+    Source: Korthikanti et al., https://arxiv.org/abs/2205.05198, table 4 [ms].
+    """
+
+    LAYOUT = Layout(
+        gpus=8, tp=8, micro_batch=4, batch=4, sequence=2048, attention=FLASH["unfused"], dropout=1,
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("split", "again", "forward", "backward"),
+        [
+            (0, "none", 7.7, 11.9),
+            (1, "none", 7.2, 11.8),
+            (0, "full", 7.7, 19.5),
+            (0, "attention", 7.7, 13.2),
+            (1, "attention", 7.2, 13.1),
+        ],
+    )
+    def test_against_measurement(
+        self, split: int, again: str, forward: float, backward: float
+    ) -> None:
+        layout = replace(self.LAYOUT, sequence_parallel=split, recompute=RECOMPUTE[again])
+        job = behaviour(A100, fit("a100-sxm-80gb"), "fp16").job(Dims.of(GPT_22B), layout)
+        part = average(job)
+        ours = np.array([part.forward_seconds, part.backward_seconds]) / 48 * 1e3
+        assert ours == pytest.approx([forward, backward], rel=0.15)
+
+
+def test_kinds_of_attention_differ_by_their_fit() -> None:
+    kernels = calibrated.kernels(H100.accelerator, fit(), "bf16")
+    kinds = np.array([FLASH[k] for k in ("flash", "flash-2", "flash-1")])
+    found = kernels.attention.of(kinds, 128.0)
+    assert np.all(np.diff(found.efficiency) < 0)
+    assert np.all(kernels.attention.of(kinds, 64.0).efficiency < found.efficiency)
+
+
+def test_unaligned_heads_are_slow() -> None:
+    """Tensor cores want multiples of 8 (BLOOM's search: heads of 108 took 1.3 times as long)."""
+    layout = replace(TestMeasuredLayers.LAYOUT, tp=1, gpus=1)
+    kernels = calibrated.kernels(A100.accelerator, fit("a100-sxm-80gb"), "fp16")
+    times = [
+        layer.core_attention(replace(Dims.of(GPT_22B), head_dim=d), layout, kernels).total
+        for d in (104.0, 108.0, 112.0)
+    ]
+    assert times[1] > 3 * times[2] > times[0]
