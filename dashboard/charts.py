@@ -109,6 +109,7 @@ def crossing(
     *,
     current: float | None = None,
     height: int = 330,
+    legend: bool = True,
 ) -> Figure:
     """T_math against T_comms over ``x``: where they cross, and the region where communication wins."""
     x = np.asarray(x, float)
@@ -133,6 +134,7 @@ def crossing(
         axis(x_title, x, decades=False),
         axis(y_title, np.concatenate([t_math, t_comms]), "s"),
         height=height,
+        showlegend=legend,
         shapes=forbidden(x, t_comms > t_math, marks) + ([_here(current)] if current else []),
     )
 

@@ -23,7 +23,11 @@ Figure = dict[str, Any]
 LIBRARY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 SERVED = Path(__file__).parent.parent / "static" / "plotly.min.js"
 CSS = """
-.live-grid { display: grid; gap: 1.2rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, max(22rem, 45%)), 1fr)); }
+.live-grid {
+  display: grid;
+  gap: 1.2rem 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, max(22rem, 45%)), 1fr));
+}
 .live-panel { min-width: 0; }
 .live-title { font-size: 1.15rem; font-weight: 600; margin: 0; padding: 0 0 0.3rem; color: var(--st-heading-color); }
 .live-verdict { margin: 0 0 0.2rem; color: var(--st-text-color); }

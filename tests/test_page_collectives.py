@@ -44,7 +44,9 @@ def opened(**address: str | list[str]) -> AppTest:
 def drawn(app: AppTest) -> list[dict[str, Any]]:
     """The figures that the page's charts were given."""
     return [
-        json.loads(chart.proto.json)["panels"][0]["figure"] for chart in app.get("bidi_component")
+        panel["figure"]
+        for chart in app.get("bidi_component")
+        for panel in json.loads(chart.proto.json)["panels"]
     ]
 
 

@@ -58,14 +58,10 @@ def words(app: AppTest) -> str:
 
 
 def chart(app: AppTest) -> dict[str, Any]:
-    """The first figure, whichever element draws it."""
-    for kind in ("bidi_component", "plotly_chart"):
-        for element in app.get(kind):
-            proto = element.proto
-            text = proto.spec if kind == "plotly_chart" else proto.json
-            found: dict[str, Any] = json.loads(text)
-            return found.get("figure", found)
-    raise AssertionError("no chart")
+    """The first figure of the page."""
+    found: dict[str, Any] = json.loads(app.get("bidi_component")[0].proto.json)
+    figure: dict[str, Any] = found["panels"][0]["figure"]
+    return figure
 
 
 def test_it_says_at_once_what_the_library_says() -> None:

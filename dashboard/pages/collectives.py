@@ -108,15 +108,20 @@ def at_size(
     with st.container(horizontal=True, gap="small"):
         for op in ops:
             card(setting, op, size)
-    for column, name, draw in zip(
-        st.columns(2, gap="medium"), ("Time", "Bus bandwidth"),
-        (figures.time_figure, figures.bus_figure), strict=True,
-    ):  # fmt: skip
-        with column:
-            st.subheader(name, anchor=False)
-            names = ", ".join(op.name for op in ops)
-            alt = f"{name} of {names} against message size, {setting.group.size:,.0f} ranks"
-            live_chart.draw(draw(setting, ops, size, measured), f"coll-{name}", alt)
+    names = ", ".join(op.name for op in ops)
+    told = f"of {names} against message size, {setting.group.size:,.0f} ranks"
+    time, bus = (
+        figures.time_figure(setting, ops, size, measured),
+        figures.bus_figure(setting, ops, size, measured),
+    )
+    bus["layout"]["showlegend"] = False  # the same curves as beside it
+    live_chart.draw_panels(
+        [
+            live_chart.Panel(time, f"Time {told}", "Time"),
+            live_chart.Panel(bus, f"Bus bandwidth {told}", "Bus bandwidth"),
+        ],
+        "coll-sweep-charts",
+    )
     parts.downloads("collectives", lambda: figures.table(setting, ops), "coll-sweep")
     with by_level:
         levels(setting, ops, size)

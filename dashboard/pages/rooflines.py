@@ -24,6 +24,7 @@ def overview(scenario: state.Scenario) -> None:
             panels.append(panel(rooflines.sweep(name, scenario.work, scenario.cluster, {}), name))
         except ValueError as error:
             st.info(f"{STRATEGIES[name].title}: {error}", icon=":material/info:")
+    st.caption("Solid: T_math. Dashed: T_comms. Shaded: communication takes longer.")
     live_chart.draw_panels(panels, "overview")
 
 
@@ -31,7 +32,7 @@ def panel(sweep: rooflines.Sweep, name: str) -> live_chart.Panel:
     """One strategy's curve with its verdict over it."""
     strong, rest = rooflines.headline(sweep)
     titles = (rooflines.x_title(name), rooflines.y_title(name))
-    figure = charts.crossing(sweep.degrees, sweep.bound, theme.COMMS[name], *titles)
+    figure = charts.crossing(sweep.degrees, sweep.bound, theme.COMMS[name], *titles, legend=False)
     return live_chart.Panel(figure, strong + rest, STRATEGIES[name].title, strong, rest, sweep.note)
 
 
