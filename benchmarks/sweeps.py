@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 import hardware_profiles
+from roofline import algorithms, bubbles, chip, counting, memory, presets, routing
 from roofline import collectives as c
-from roofline import presets
+from roofline.arithmetic import matmul
 from roofline.groups import Group
-from roofline.strategies import STRATEGIES
+from roofline.strategies import STRATEGIES, expert_parallel, mixed
+from roofline.strategies.combined import combined
 
 POINTS = 1_000_000
 
@@ -38,22 +40,79 @@ def cases() -> dict[str, Callable[[], Any]]:
     calls["all-reduce over bytes"] = lambda: c.seconds(
         c.ALL_REDUCE, nbytes, Group(64), cluster.tiers
     )
+    most = {"expert_parallel": float(np.min(moe.experts)), "pipeline_parallel": float(work.layers)}
     for name, strategy in STRATEGIES.items():
         block = moe if "expert" in name else work
-        most = float(min(block.experts, 1023) if "expert" in name else 1023)
-        calls[name] = lambda s=strategy, w=block, d=np.minimum(sizes, most): (
-            s.bound(w, cluster, d).t_upper
-        )
-    return calls
+        degree = np.minimum(sizes, most.get(name, 1023.0)) if name != "mixed" else powers(10)
+        calls[name] = lambda s=strategy, w=block, d=degree: s.bound(w, cluster, d).t_upper
+    return calls | strategies_in_full() | other_forms()
+
+
+def powers(most: int) -> Any:
+    """Powers of two up to 2**most in random order."""
+    return 2.0 ** np.random.default_rng(1).integers(0, most + 1, POINTS)
+
+
+def strategies_in_full() -> dict[str, Callable[[], Any]]:
+    """The dearest options: tiers or private axes, four axes at once, exact routing."""
+    cluster = hardware_profiles.cluster("dgx-h100-superpod")
+    work = presets.workload("llama-3-70b", 4e6)
+    moe = presets.workload("deepseek-v3", 4e6)
+    degree, few, some = powers(10), powers(2), powers(7)
+    return {
+        "mixed, threshold": lambda: mixed.bound(work, cluster, degree).threshold.headroom,
+        "mixed, private axes": lambda: (
+            mixed.bound(work, cluster, degree, hierarchical=False).t_upper
+        ),
+        "combined, four axes": lambda: [
+            axis.bound.t_upper
+            for axis in combined(moe, cluster, tensor=few, expert=few, pipeline=few, data=few)
+        ],
+        "expert_parallel, precise": lambda: (
+            expert_parallel.bound(moe, cluster, some, form="precise").t_upper
+        ),
+        "dispatch": lambda: routing.dispatch(1e9, 8, Group(some), cluster.tiers).seconds,
+        "dispatch, distinct": lambda: (
+            routing.dispatch(
+                1e9, 8, Group(some), cluster.tiers, form="distinct", experts=256
+            ).seconds
+        ),
+    }
+
+
+def other_forms() -> dict[str, Callable[[], Any]]:
+    """Bubbles, one chip, counting, memory, flat algorithms."""
+    cluster = hardware_profiles.cluster("dgx-h100-superpod")
+    few, some = powers(2), powers(10)
+    levels = chip.levels(cluster.accelerator)
+    calls: dict[str, Callable[[], Any]] = {
+        f"bubble {name}": lambda n=name: bubbles.bubble(n, 2 * few, 8 * few).share
+        for name in bubbles.SCHEDULES
+    }
+    calls |= {
+        f"{name} of one tier": lambda n=name: algorithms.time(n, 1e9, some, 450e9, 1e-6)
+        for name in algorithms.BY_NAME
+    }
+    return calls | {
+        "chip bound": lambda: chip.bound(matmul(some, 8192, 28672), 990e12, levels).t_upper,
+        "flops": lambda: (
+            counting.flops(counting.Shape(some, 8192, 28672, 64, 8, 128, 128256), 1e6, 4096).total
+        ),
+        "parameters": lambda: (
+            counting.parameters(counting.Shape(some, 8192, 28672, 64, 8, 128, 128256)).total
+        ),
+        "model states": lambda: memory.model_states(7e9, 3, some).total,
+        "bytes moved": lambda: memory.bytes_moved(7e9, 3, some).total,
+    }
 
 
 def best(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Seconds of the fastest of ``repeats``."""
+    """Processor seconds of the fastest of ``repeats``; others on the machine do not count."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return min(times)
 
 

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ValidationError
 _FIELD = re.compile(r"[a-z_]\w*(\.\w+)*: ")  # what a message about a field inside begins with
 
 
+MOST_NAMED = 40  # choices in one sentence
+
+
 class ProfileError(ValueError):
     """A profile that is unknown, unreadable or wrong; the message names file, field and value."""
 
@@ -47,7 +50,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     alike = [folded[hit] for hit in difflib.get_close_matches(low, folded, cutoff=0.5)]
     close = list(dict.fromkeys(inside + alike))[:3]
     if not close:
-        return f"allowed: {', '.join(known)}"
+        rest = len(known) - MOST_NAMED
+        more = f" and {rest} more" if rest > 0 else ""
+        return f"allowed: {', '.join(known[:MOST_NAMED])}{more}"
     return f"the nearest {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
 
 

@@ -18,7 +18,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.collectives import MEASURED_SHARP_GAIN
+from roofline.names import choose
 from roofline.sources import COUNTED, GPUS, RABENSEIFNER, TWO_TREES, Source
 from roofline.units import Bytes, BytesPerSecond, Count, Num, Seconds
 
@@ -157,7 +160,7 @@ ALGORITHMS = (
         note="SHARP: the switch adds; V up and V down at once",
     ),
     Algorithm(
-        "in-network, measured",
+        "in-network as measured",
         "all-reduce",
         share=_measured,
         steps=lambda n: 2 * _some(n),
@@ -202,15 +205,16 @@ def find(name: str | Algorithm) -> Algorithm:
     """The algorithm of that name.
 
     Raises:
-        ValueError: when there is none, naming those there are.
+        ValueError: when there is none, naming the nearest.
     """
     if isinstance(name, Algorithm):
         return name
-    if name not in BY_NAME:
-        raise ValueError(f"algorithm: {name!r} is not one; allowed: {', '.join(BY_NAME)}")
-    return BY_NAME[name]
+    if not isinstance(name, str):
+        raise ValueError(f"algorithm: {name!r} is refused; allowed: {', '.join(BY_NAME)}")
+    return choose("algorithm", name, BY_NAME)
 
 
+@pointwise
 def time(
     algorithm: str | Algorithm,
     nbytes: Bytes,
@@ -223,7 +227,8 @@ def time(
     ``nbytes`` is V: what every rank of an all-reduce holds, what an all-gather ends with.
 
     Raises:
-        ValueError: an unknown algorithm, no ranks, or ranks it cannot serve.
+        ValueError: an unknown algorithm, ranks it cannot serve, negative bytes or latency, or a
+            link without bandwidth.
 
     >>> print(time("ring", 1e9, 8, 450e9))
     0.0038888888888888888
@@ -232,6 +237,9 @@ def time(
     """
     row = find(algorithm)
     n = _ranks(row, ranks)
+    checks.at_least("nbytes", nbytes, 0)
+    checks.above("bandwidth", bandwidth)
+    checks.at_least("latency", latency, 0)
     return row.steps(n) * latency + row.share(n) * nbytes / bandwidth
 
 
@@ -267,9 +275,7 @@ def traffic(algorithm: str | Algorithm, nbytes: Bytes, ranks: Count) -> Bytes:
 
 def _ranks(row: Algorithm, ranks: Count) -> NDArray[np.float64]:
     """The ranks as an array, when ``row`` can serve them all."""
-    n = np.asarray(ranks, float)
-    if not np.all(n >= 1):
-        raise ValueError(f"ranks: {np.min(n):g} is refused; allowed: 1 and more")
+    n = np.asarray(checks.whole("ranks", ranks), float)
     if row.powers_of_two:
         odd = np.frexp(n)[0] != 0.5  # a power of two has the mantissa one half
         if np.any(odd):

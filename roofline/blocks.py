@@ -1,8 +1,8 @@
 """The door of every closed form: lists become arrays, and long sweeps go through in pieces.
 
-A formula on a million points makes temporaries of 8 MB each, and most of its time goes into memory
-that is fetched, cleared and given back. In pieces that fit into a core's cache the same formula is
-several times faster, and what comes out is the same, point by point:
+A formula on a million points makes temporaries of 8 MB each, and much of its time goes into memory
+that is fetched, cleared and given back. In pieces it needs little of that and several cores work at
+once, NumPy letting go of the interpreter; what comes out is the same, point by point:
 
     @pointwise
     def bound(work, machine, degree): ...
@@ -12,7 +12,10 @@ Arguments and results may be numbers, arrays, or dataclasses, tuples and dicts t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than the cache saves
+MOST_THREADS = 4
 
 # glibc hands a large array back to the system when it is freed, and clears fresh memory for the
 # next one. It stops doing so for sizes up to that of the largest that was ever freed: this one.
@@ -57,20 +61,32 @@ def pointwise(formula: Callable[P, R]) -> Callable[P, R]:
 
 
 def _piecewise(formula: Callable[..., Any], given: Any, points: int) -> Any:
-    """Call by call over the pieces; each result is copied to its place in the whole one."""
-    whole: list[Any] = []
-    first: Any = None
-    for start in range(0, points, BLOCK):
+    """Call by call over the pieces, on all cores; each is copied to its place in the whole."""
+
+    def piece(start: int) -> Any:
+        def cut(array: Any) -> Any:
+            return array[start : start + BLOCK] if array.ndim else array
+
+        args, kwargs = _changed(given, cut)
+        return formula(*args, **kwargs)
+
+    first = piece(0)
+    parts = list(_distinct(first, BLOCK))
+    whole = [np.empty(points, part.dtype) for part in parts]
+
+    def place(start: int, result: Any) -> None:
         stop = min(start + BLOCK, points)
-        args, kwargs = _changed(given, lambda a, i=start, j=stop: a[i:j] if a.ndim else a)
-        result = formula(*args, **kwargs)
-        pieces = list(_distinct(result, stop - start))
-        if first is None:
-            first = result
-            whole = [np.empty(points, piece.dtype) for piece in pieces]
-        for out, piece in zip(whole, pieces, strict=True):
-            out[start:stop] = piece
-    places = dict(zip(map(id, _distinct(first, BLOCK)), whole, strict=True))
+        for out, part in zip(whole, _distinct(result, stop - start), strict=True):
+            out[start:stop] = part
+
+    place(0, first)
+    starts = range(BLOCK, points, BLOCK)
+    with ThreadPoolExecutor(min(len(starts), MOST_THREADS, os.cpu_count() or 1)) as pool:
+        # What holds here, such as how NumPy treats a division by zero, holds in the threads too.
+        done = [pool.submit(copy_context().run, lambda i=i: place(i, piece(i))) for i in starts]
+        for each in done:
+            each.result()
+    places = dict(zip(map(id, parts), whole, strict=True))
     return _changed(first, lambda array: places.get(id(array), array))
 
 
@@ -83,8 +99,7 @@ def _points(arrays: list[Any]) -> int:
         except ValueError:
             said = " and ".join(str(shape) for shape in sorted(shapes))
             raise ValueError(f"arrays of the shapes {said} do not go together") from None
-    (shape,) = shapes if len(shapes) == 1 else [()]
-    return shape[0] if len(shape) == 1 else 0
+    return int(shape[0]) if len(shapes) == 1 and len(shape := shapes.pop()) == 1 else 0
 
 
 @cache
@@ -117,7 +132,7 @@ def _inside(value: Any) -> tuple[Any, ...]:
         return tuple(value)
     if isinstance(value, dict):
         return tuple(value.values())
-    return tuple(getattr(value, name) for name in _names(type(value)))
+    return tuple(getattr(value, name) for name in _names(value.__class__))
 
 
 def _distinct(value: Any, points: int) -> Iterator[Any]:
@@ -150,7 +165,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
             return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
         if isinstance(part, dict):
             return {key: visit(each) for key, each in part.items()}
-        names = _names(type(part))
+        names = _names(part.__class__)
         new = {n: visit(getattr(part, n)) for n in names}
         moved = {n: each for n, each in new.items() if each is not getattr(part, n)}
         return replace(part, **moved) if moved else part

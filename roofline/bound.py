@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline import checks
+from roofline.blocks import pointwise
 from roofline.collectives import CollectiveTime
 from roofline.sources import Source
 from roofline.units import Bytes, Count, Num, Seconds, show
@@ -103,11 +104,8 @@ class Bound:
     def t_comms(self) -> Seconds:
         """All communication, one after the other; where concurrent, of the busiest tier. [s]"""
         if self.concurrent:
-            longest: Seconds = 0.0
-            for seconds in busy(self.comms).values():
-                longest = np.maximum(longest, seconds)
-            return longest
-        return reduce(add, (term.seconds for term in self.comms), 0.0)
+            return _longest(self.comms)
+        return reduce(add, (term.seconds for term in self.comms)) if self.comms else 0.0
 
     @property
     def t_lower(self) -> Seconds:
@@ -162,6 +160,12 @@ def busy(terms: Iterable[Term]) -> dict[str, Seconds]:
         for tier, seconds in term.on_tiers().items():
             total[tier] = total.get(tier, 0.0) + seconds
     return total
+
+
+@pointwise
+def _longest(terms: tuple[Term, ...]) -> Seconds:
+    """Time of the busiest tier. [s]"""
+    return reduce(np.maximum, busy(terms).values(), 0.0)
 
 
 def _merged(terms: Iterable[Term]) -> Iterable[Term]:

@@ -26,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.names import choose
 from roofline.sources import CONTROLLABLE, DUALPIPE, GPIPE, HF_GUIDE, MEGATRON, ZERO_BUBBLE, Source
 from roofline.units import Count, Seconds
@@ -238,6 +240,7 @@ class Bubble:
         return self.idle + self.work
 
 
+@pointwise
 def bubble(
     name: str,
     stages: Count,
@@ -267,7 +270,19 @@ def bubble(
     0.25 0.0833333333333
     """
     row = schedule(name)
-    runs = _chunks(row, chunks)
+    stages, microbatches = (
+        checks.whole("stages", stages),
+        checks.whole("microbatches", microbatches),
+    )
+    runs = checks.whole("chunks", _chunks(row, chunks))
+    for field, value in (
+        ("forward", forward),
+        ("backward", backward),
+        ("weight", weight),
+        ("pair", pair),
+    ):
+        if value is not None:
+            checks.at_least(field, value, 0)
     _check(row, stages, microbatches, runs)
     full = 2.0 * forward if backward is None else backward
     part = full / 2 if weight is None else weight
@@ -335,10 +350,8 @@ def _check(row: Schedule, stages: Count, microbatches: Count, chunks: Count) -> 
     if np.all(fits):
         return
     first = int(np.argmin(fits))
-    points = np.broadcast_arrays(stages, microbatches, chunks, fits)
-    p, m, v = (int(point.flat[first]) for point in points[:3])
-    if p < 1 or v < 1:
-        raise ValueError(f"stages: {p} of {v} chunks are refused; allowed: 1 and more")
+    points = np.broadcast_arrays(stages, microbatches, fits)
+    p, m = (int(point.flat[first]) for point in points[:2])
     if row.even_stages and p % 2:
         near = f"{p - 1} and {p + 1}" if p > 1 else "2"
         raise ValueError(f"stages: {p} is odd and {row.title} works from both ends; try {near}")

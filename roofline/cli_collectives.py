@@ -97,7 +97,9 @@ def collectives(
         output.as_json(chosen.about() | facts | {"results": [each.document() for each in found]})
     else:
         placed = f", {apart} apart" if apart > 1 else ""
-        output.say(chosen.line(), f"{group.size:,} ranks{placed}, {show(asked.size, 'B')}")
+        output.say(
+            chosen.line(), f"{output.counted(group.size, 'rank')}{placed}, {show(asked.size, 'B')}"
+        )
         _tell(found)
 
 
@@ -133,7 +135,7 @@ def _tell(found: list[Answer]) -> None:
                 row.reach.tier.name,
                 output.number(row.reach.degree),
                 output.number(row.reach.sharing),
-                output.number(row.reach.tier.effective_bandwidth, "B/s"),
+                output.number(row.bandwidth, "B/s"),
                 output.number(row.seconds, "s"),
             ]
             for row in one.rows()

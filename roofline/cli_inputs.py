@@ -41,6 +41,8 @@ LAYER = {
     "activation_bytes": "activation_bytes",
 }
 
+SENT = ("weight_bytes", "gradient_bytes", "activation_bytes")
+
 
 def _machine(**about: Any) -> Any:
     return typer.Option(rich_help_panel="Machine", **about)
@@ -66,11 +68,17 @@ ModelOption = Annotated[
 TokensOption = Annotated[str, _layer(help="Tokens in the whole batch: 4e6, 4M, 4Mi.")]
 WidthOption = Annotated[str | None, _layer(help="D, width of the model.")]
 ColumnsOption = Annotated[str | None, _layer(help="F, feed-forward width of one expert.")]
-MatricesOption = Annotated[int | None, _layer(help="2, or 3 for a gated layer.")]
+MatricesOption = Annotated[int | None, _layer(help="2, or 3 for a gated layer; no other.")]
 ExpertsOption = Annotated[int | None, _layer(help="E; 1 is dense.")]
 TopKOption = Annotated[int | None, _layer(help="k, experts per token.")]
 LayersOption = Annotated[int | None, _layer(help="L.")]
-ElementOption = Annotated[float | None, _layer(help="Per element; 2 for bf16.")]
+ElementOption = Annotated[
+    float | None, _layer(help="Per element of these alone; --bytes-per-element when left out.")
+]
+BytesOption = Annotated[
+    float | None,
+    _layer(help="As weights, gradients and activations travel: 2 (bf16), whatever --dtype is."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, in SI units.")]
 FormOption = Annotated[
     Literal["precise", "rough"] | None,
@@ -239,7 +247,9 @@ def workload(params: Mapping[str, Any]) -> tuple[str | None, Workload]:
         ValueError: an unknown model, sizes below 1, or a layer of one's own with a size missing.
     """
     name, tokens = params["model"], count("--tokens", params["tokens"])
-    changed = {
+    travel = params.get("bytes_per_element")
+    changed = {} if travel is None else dict.fromkeys(SENT, _size("--bytes-per-element", travel))
+    changed |= {
         field: _size(f"--{option.replace('_', '-')}", params[option])
         for option, field in LAYER.items()
         if params.get(option) is not None
@@ -256,9 +266,6 @@ def workload(params: Mapping[str, Any]) -> tuple[str | None, Workload]:
         with naming("--model"):
             work = presets.workload(name, tokens)
     work = replace(work, **changed, dtype=params["dtype"])
-    if work.experts_per_token > work.experts:
-        allowed = f"allowed: 1 to the {work.experts:g} experts"
-        raise ValueError(f"--top-k: {work.experts_per_token:g} is refused; {allowed}")
     return (None if own else name), work
 
 
@@ -273,5 +280,4 @@ def _size(option: str, value: str | float) -> Any:
 def about_work(name: str | None, work: Workload) -> dict[str, Any]:
     """The layer and batch, for JSON."""
     fields = ("tokens", "d_model", "d_ff", "matrices", "experts", "experts_per_token", "layers")
-    sizes = ("weight_bytes", "gradient_bytes", "activation_bytes")
-    return {"model": name} | {field: getattr(work, field) for field in (*fields, *sizes)}
+    return {"model": name} | {field: getattr(work, field) for field in (*fields, *SENT)}

@@ -14,7 +14,14 @@ from roofline import guide as advice
 from roofline import placement as places
 from roofline.counting import parameters
 from roofline.memory import CONVENTIONS, convention
+from roofline.names import choose
 from roofline.presets import preset
+
+# What can be split, and the abbreviations that frameworks have for it.
+AXES = (
+    *("tensor", "sequence", "context", "expert", "pipeline", "data", "fsdp", "model", "pipe"),
+    *("tp", "sp", "cp", "ep", "pp", "dp", "replica"),
+)
 
 AxesArgument = Annotated[
     list[str],
@@ -46,7 +53,7 @@ def placement(
         roofline placement tensor=8 pipeline=4 data=?
     """
     chosen = inputs.machine(ctx.params)
-    mesh = places.mesh(chosen.cluster.gpus, dict(map(_axis, axes)))
+    mesh = places.mesh(chosen.cluster.gpus, _axes(axes))
     found = places.placed(mesh, chosen.cluster.tiers)
     if json:
         output.as_json(chosen.about() | {"axes": [_placed(axis) for axis in found]})
@@ -72,6 +79,17 @@ def placement(
 def _placed(axis: places.AxisPlacement) -> dict[str, Any]:
     crossings = [crossing._asdict() for crossing in axis.crossings]
     return asdict(axis) | {"crossings": crossings, "crossed": axis.crossed}
+
+
+def _axes(texts: list[str]) -> dict[str, int | None]:
+    """Axes and degrees, each axis once and by a name that says what is split."""
+    found: dict[str, int | None] = {}
+    for name, degree in map(_axis, texts):
+        choose("AXIS", name, dict.fromkeys(AXES))
+        if name in found:
+            raise ValueError(f"AXIS: {name!r} is given twice; allowed: each axis once")
+        found[name] = degree
+    return found
 
 
 def _axis(text: str) -> tuple[str, int | None]:

@@ -88,6 +88,15 @@ def number(value: Any, unit: str = "", digits: int = 3) -> str:
     return "–" if value is None else show(float(value), unit, digits)
 
 
+def counted(value: Any, noun: str) -> str:
+    """A number of things: 1 rank, 1,024 ranks.
+
+    >>> counted(1, "rank"), counted(1024, "rank")
+    ('1 rank', '1,024 ranks')
+    """
+    return f"{value:,.0f} {noun}{'' if value == 1 else 's'}"
+
+
 def readable(latex: str) -> str:
     """A formula's LaTeX as a line of text.
 

@@ -89,6 +89,7 @@ def strategies(
     experts: inputs.ExpertsOption = None,
     top_k: inputs.TopKOption = None,
     layers: inputs.LayersOption = None,
+    bytes_per_element: inputs.BytesOption = None,
     weight_bytes: inputs.ElementOption = None,
     gradient_bytes: inputs.ElementOption = None,
     activation_bytes: inputs.ElementOption = None,
@@ -242,8 +243,15 @@ def _layer_line(name: str | None, work: Workload) -> str:
     return (
         f"{name or 'a layer'}: {sizes[0]} tokens, D {sizes[1]}, F {sizes[2]}, {work.matrices} "
         f"matrices{experts if np.any(np.greater(work.experts, 1)) else ''}, {sizes[3]} layers, "
-        f"{work.dtype}; times of one layer, of all in a pipeline"
+        f"{work.dtype} matmuls, {_sent(work)} an element sent; times of one layer, of all in a "
+        "pipeline"
     )
+
+
+def _sent(work: Workload) -> str:
+    """Bytes of an element on the way, one number where weights, gradients and activations agree."""
+    sizes = dict.fromkeys((work.weight_bytes, work.gradient_bytes, work.activation_bytes))
+    return "/".join(f"{size:g}" for size in sizes) + " B"
 
 
 def _tell(found: Sequence[Found]) -> None:
@@ -259,6 +267,7 @@ def _tell(found: Sequence[Found]) -> None:
         )
         refused = [each for each in found if each.refused]
         output.say(*(f"{each.name}: {each.refused}" for each in refused), style="dim")
+        _tell_never(found)
         return
     (each,) = found
     if len(each.points) == 1:
@@ -271,6 +280,14 @@ def _tell(found: Sequence[Found]) -> None:
             title=f"{each.entry.title}: {limit.quantity} against those needed",
         )
     output.say(f"{each.entry.title} is {each.verdict()}.", style="bold")
+    _tell_never(found)
+
+
+def _tell_never(found: Sequence[Found]) -> None:
+    """What ∞ in a table means."""
+    limits = [bound.threshold for each in found for _, bound in each.points]
+    said = dict.fromkeys(limit.never for limit in limits if np.isposinf(limit.needed))
+    output.say(*(f"∞: {never.removeprefix('and ')}" for never in said), style="dim")
 
 
 _COLUMNS = (">T_math", ">T_comms", "binds", ">has", ">needs", ">headroom", "verdict")

@@ -105,6 +105,11 @@ class Row:
     reach: Reach
     seconds: float
 
+    @property
+    def bandwidth(self) -> float:
+        """What a child gets among the children of the group. [B/s]"""
+        return float(self.reach.bandwidth())
+
     def document(self) -> dict[str, Any]:
         """The row, for JSON."""
         return {
@@ -112,7 +117,7 @@ class Row:
             "children": float(self.reach.degree),
             "ranks_per_child": float(self.reach.members),
             "siblings": float(self.reach.sharing),
-            "bandwidth": float(self.reach.tier.effective_bandwidth),
+            "bandwidth": self.bandwidth,
             "time": self.seconds,
         }
 
@@ -186,7 +191,7 @@ def _flat(asked: Asked, op: Collective, row: algorithms.Algorithm) -> Answer:
         raise ValueError(f"--algorithm: {row.name!r} knows one tier, not {tiers}; {allowed}")
     reach = crossed[0] if crossed else spans(asked.group, asked.tiers)[0]
     size, ranks = asked.array(op), asked.group.size
-    link = reach.tier.effective_bandwidth / reach.lanes(1.0)
+    link = reach.bandwidth() / reach.lanes(1.0)
     alpha = algorithms.time(row, 0.0, ranks, link, reach.tier.latency)
     time = CollectiveTime(
         (reach.tier.name,),

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, get_args
 
 import numpy as np
@@ -121,10 +122,8 @@ class CollectiveTime:
     @property
     def seconds(self) -> Seconds:
         """Slowest tier plus latency. [s]"""
-        transfer: Num = 0.0
-        for seconds in self.by_tier:
-            transfer = np.maximum(transfer, seconds)
-        return transfer + self.latency
+        transfer: Num = reduce(np.maximum, self.by_tier) if self.by_tier else 0.0
+        return transfer + self.latency if np.any(self.latency) else transfer
 
     @property
     def sequential(self) -> Seconds:
@@ -232,7 +231,7 @@ def _share(
     else:
         share = op.share(reach, n)
     if in_network == "off":
-        return op.passes * share
+        return share if op.passes == 1 else op.passes * share
     gained: Num = np.maximum(op.passes * share / MEASURED_SHARP_GAIN, _whole(reach, n))
     return gained
 

@@ -48,9 +48,14 @@ class Reach(NamedTuple):
     degree: Count  # children spanned, within one unit of the tier
     members: Count  # ranks of the group under one child
     above: Count  # ranks of the group under one unit of the tier
-    sharing: Count  # groups that share one child's uplink
+    stride: Count  # sibling groups side by side, where they talk too; else 1
     unit: Count  # GPUs under one child
     cards: bool  # each GPU comes here by a network card of its own, 1/unit of the child's uplink
+
+    @property
+    def sharing(self) -> Count:
+        """Groups that share one child's uplink."""
+        return 1.0 if _is_one(self.unit) else np.minimum(self.stride, self.unit)
 
     @property
     def fewest(self) -> Count:
@@ -65,7 +70,7 @@ class Reach(NamedTuple):
         """
         if not self.cards:
             return self.sharing
-        return np.maximum(self.sharing, self.unit / (self.fewest if senders is None else senders))
+        return self.unit / (self.fewest if senders is None else senders)  # never below sharing
 
     def bandwidth(self, *, to_one: bool = False) -> BytesPerSecond:
         """What one child reaches the others of the group with, or one of them. [B/s]
@@ -76,8 +81,9 @@ class Reach(NamedTuple):
         whole: BytesPerSecond = self.tier.effective_bandwidth
         if not self.tier.direct:
             return whole
-        links = 1.0 if to_one else np.maximum(self.degree - 1, 1.0)
-        return whole * links / np.maximum(np.asarray(self.tier.degree, float) - 1, 1.0)
+        links: Count = 1.0 if to_one else np.maximum(self.degree - 1, 1.0)
+        each: Count = np.maximum(np.asarray(self.tier.degree, float) - 1, 1.0)
+        return whole * links / each
 
 
 def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
@@ -95,13 +101,14 @@ def spans(group: Group, tiers: Sequence[TierLike]) -> list[Reach]:
     unit: Count = 1.0
     members: Count = 1.0
     cards = False
+    beside: Count = 1.0 if group.alone else stride
     found = []
     for tier in tiers:
-        inside, sharing = unit, 1.0 if group.alone else np.minimum(stride, unit)
+        inside = unit
         unit = unit * np.asarray(tier.degree, float)
         above = np.minimum(size, np.maximum(1.0, np.floor(unit / stride)))
-        degree = np.ceil(above / members)
-        found.append(Reach(tier, degree, members, above, sharing, inside, cards))
+        degree = np.ceil(above if _is_one(members) else above / members)
+        found.append(Reach(tier, degree, members, above, beside, inside, cards))
         members, cards = above, cards or not tier.transit
     if np.any(members < size):
         raise ValueError(_too_large(size, stride, members, unit))
@@ -126,6 +133,10 @@ def _checked(group: Group, tiers: Sequence[TierLike]) -> tuple[Count, Count]:
         checks.whole("size of the group", size)
         checks.whole("stride of the group", stride)
     return size, stride
+
+
+def _is_one(value: Count) -> bool:
+    return isinstance(value, float) and value == 1.0
 
 
 def _too_large(size: Count, stride: Count, members: Count, machine: Count) -> str:

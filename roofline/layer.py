@@ -21,7 +21,7 @@ from roofline.layout import FLASH, RING, Layout
 from roofline.units import Bytes, Count, Seconds
 
 EAGER_NORM, EAGER_ROPE, EAGER_ACTIVATION = 5.0, 4.0, 1.7  # bytes of eager chains over fused
-EAGER_EXPERTS = 4.0  # the same for an expert's clamped activation with its biases
+EAGER_EXPERTS = 8.0  # the same for an expert's clamped activation with its biases
 EAGER_LAUNCHES = 40  # kernels of an eager layer forward, twice as many backward
 BLOCKED = 50e-6  # seconds that the host takes for one of them when it waits for each
 MISALIGNED = 12.0  # slower, batched matmuls over heads whose width is not a multiple of 8

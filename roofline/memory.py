@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.counting import Shape, parameters
 from roofline.machine import Machine
 from roofline.names import choose
@@ -84,6 +86,7 @@ class States:
         return self.weights + self.gradients + self.optimizer
 
 
+@pointwise
 def model_states(
     params: Count,
     zero: Count = 0,
@@ -106,12 +109,22 @@ def model_states(
         expert_share: share of the parameters that are experts'.
 
     Raises:
-        ValueError: a stage that is none.
+        ValueError: a stage that is none, negative parameters, a degree below 1, or a share outside
+            0 to 1.
 
     >>> [round(float(model_states(7.5e9, stage, 64).total) / 1e9, 1) for stage in range(4)]
     [120.0, 31.4, 16.6, 1.9]
     """
     _stages(zero)
+    checks.at_least("params", params, 0)
+    checks.between("expert_share", expert_share, 0, 1)
+    for axis, value in (
+        ("data_parallel", data_parallel),
+        ("tensor_parallel", tensor_parallel),
+        ("pipeline_parallel", pipeline_parallel),
+        ("expert_parallel", expert_parallel),
+    ):
+        checks.at_least(axis, value, 1)
     local = 1.0 * params / (1.0 * tensor_parallel * pipeline_parallel)
     experts = local * expert_share / expert_parallel
     dense = local - local * expert_share
@@ -156,6 +169,7 @@ def gather_buffer(
         ValueError: a stage that is none.
     """
     _stages(zero)
+    checks.at_least("unit_params", unit_params, 0)
     gathers = np.equal(zero, 3) & np.greater(data_parallel, 1)
     return np.where(gathers, weight_bytes * units * (1.0 * unit_params), 0.0)
 
@@ -204,6 +218,9 @@ def bytes_moved(
     [40.0, 40.0, 40.0, 60.0]
     """
     _stages(zero)
+    checks.at_least("params", params, 0)
+    checks.at_least("data_parallel", data_parallel, 1)
+    checks.at_least("microbatches", microbatches, 1)
     share = (1.0 - 1.0 / np.asarray(data_parallel, float)) * params
     scatters = np.where(np.equal(zero, 0), 2.0, np.where(np.less(zero, 2), 1.0, microbatches))
     gathers = np.where(np.equal(zero, 0), 0.0, np.where(np.less(zero, 3), 1.0, 2.0 * microbatches))

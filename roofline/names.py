@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+FEW = 8  # choices that a person takes in at a glance: then all are named
+
 Row = TypeVar("Row")
 
 
@@ -16,10 +18,13 @@ def choose(field: str, name: str, rows: Mapping[str, Row]) -> Row:
 
     >>> choose("size", "lrage", {"small": 1, "large": 2})
     Traceback (most recent call last):
-    ValueError: size: 'lrage' is not one; the nearest is large
+    ValueError: size: 'lrage' is not one; the nearest is large; allowed: small, large
     """
     if name not in rows:
         from hardware_profiles.errors import nearest
 
-        raise ValueError(f"{field}: {name!r} is not one; {nearest(name, rows)}")
+        near = nearest(name, rows)
+        if len(rows) <= FEW and not near.startswith("allowed"):
+            near += f"; allowed: {', '.join(rows)}"
+        raise ValueError(f"{field}: {name!r} is not one; {near}")
     return rows[name]

@@ -83,15 +83,16 @@ def _distinct(k: Num, pool: Num, each: Num) -> Num:
         raise ValueError(f"k: {np.max(k)} experts per token, but the limit leaves {np.min(all_)}")
     if k.ndim or all_.ndim or others.size <= np.max(others):
         return _missing(k, all_, others)
-    every: Num = _missing(k, all_, np.arange(np.max(others) + 1))  # few numbers, many points
-    return every[others]
+    every = _missing(k, all_, np.arange(np.max(others) + 1))  # few numbers, many points
+    shares: Num = every[others]
+    return shares
 
 
-def _missing(k: NDArray[np.int_], all_: NDArray[np.int_], others: NDArray[np.int_]) -> Any:
+def _missing(k: Any, all_: Any, others: Any) -> NDArray[np.float64]:
     """1 - C(others, k) / C(all, k), by logarithms of factorials."""
     log = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, np.max(all_) + 1)))))  # log n!
     missed = log[others] - log[np.maximum(others - k, 0)] - (log[all_] - log[all_ - k])
-    share: Num = np.where(k > others, 1.0, -np.expm1(np.minimum(missed, 0.0)))
+    share: NDArray[np.float64] = np.where(k > others, 1.0, -np.expm1(np.minimum(missed, 0.0)))
     return share
 
 

@@ -107,9 +107,8 @@ def accelerator(gpu: str) -> str:
     name = gpu.lower().replace(" ", "-").replace("_", "-")
     if name in ACCELERATORS.values():
         return name
-    found = next((ours for word, ours in ACCELERATORS.items() if word in name), None)
-    for exact in ("gh200", "gb200", "gb300"):  # whose names hold those of others
-        found = exact if exact in name else found
+    parts = f"-{name}-"
+    found = next((ours for word, ours in ACCELERATORS.items() if f"-{word}-" in parts), None)
     if found is None:
         known = ", ".join(sorted(set(ACCELERATORS.values())))
         raise RunError(f"gpu: {gpu[:60]!r} is not known; allowed: names that hold one of {known}")
@@ -152,7 +151,6 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
     if run.get("recompute") not in ("none", "selective", "full"):
         assumed.append(f"recompute as {row.name} does by default: {row.unstated}")
     again, share = frameworks.recompute(run, row, sizes.layers, pp)
-    notes = str(run.get("notes") or "")
     return Layout(
         gpus=gpus,
         tp=tp,
@@ -169,25 +167,34 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
         shard=frameworks.shard(run),
         reshard=float("SHARD_GRAD_OP" not in fsdp),
         schedule=frameworks.schedule(run),
-        even=_even(notes, sizes, pp * chunks),
+        even=_even(str(run.get("notes") or ""), sizes, pp * chunks),
         recompute=RECOMPUTE[again],
         recompute_share=share,
-        tp_overlap=OVERLAP[frameworks.tp_overlap(run, row)],
-        dp_overlap=float(row.dp_overlap),
-        pp_overlap=float(row.pp_overlap and chunks > 1),
-        ep_overlap=frameworks.exchange_overlap(run, row),
-        deduplicated=float(frameworks.deduplicated(run, row)),
-        node_limit=4 if sizes.latent and sizes.experts else float("inf"),  # DeepSeek's routing
-        attention=FLASH[frameworks.attention(run, row)],
-        fused=float(row.fused and sizes.window is None),
-        fused_loss=float(row.fused_loss),
-        graphs=frameworks.graphs(run, row),
-        dropout=float(row.dropout),
-        blocking=float("CUDA_LAUNCH_BLOCKING=1" in notes),
-        weight_bytes=frameworks.weight_bytes(run),
-        gradient_bytes=frameworks.gradient_bytes(run, row),
-        optimizer_bytes=row.optimizer_bytes,
+        **_habits(run, sizes, row, chunks),
     )
+
+
+def _habits(run: Run, sizes: Transformer, row: Framework, chunks: int) -> dict[str, float]:
+    """What the framework decides, as fields of the layout."""
+    notes = str(run.get("notes") or "")
+    return {
+        "tp_overlap": OVERLAP[frameworks.tp_overlap(run, row)],
+        "dp_overlap": float(row.dp_overlap),
+        "pp_overlap": float(row.pp_overlap and chunks > 1),
+        "ep_overlap": frameworks.exchange_overlap(run, row),
+        "deduplicated": float(frameworks.deduplicated(run, row)),
+        # DeepSeek routes a token to at most four nodes.
+        "node_limit": 4.0 if sizes.latent and sizes.experts else float("inf"),
+        "attention": FLASH[frameworks.attention(run, row)],
+        "fused": float(row.fused and sizes.window is None),
+        "fused_loss": float(row.fused_loss),
+        "graphs": frameworks.graphs(run, row),
+        "dropout": float(row.dropout),
+        "blocking": float("CUDA_LAUNCH_BLOCKING=1" in notes),
+        "weight_bytes": frameworks.weight_bytes(run),
+        "gradient_bytes": frameworks.gradient_bytes(run, row),
+        "optimizer_bytes": row.optimizer_bytes,
+    }
 
 
 def _fits(gpus: int, ranks: int, batch: int, micro: int) -> None:

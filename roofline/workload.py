@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from roofline import checks
 from roofline.units import Bytes, Count
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Sizes of one MLP block and the tokens it sees in a step; bytes are per element."""
+    """Sizes of one MLP block and the tokens it sees in a step; bytes are per element.
+
+    Raises:
+        ValueError: a size of none, or NaN, two or three matrices that are not, or k above E.
+    """
 
     tokens: Count  # B, the whole batch
     d_model: Count  # D
@@ -28,6 +35,25 @@ class Workload:
     weight_bytes: Bytes = 2.0
     gradient_bytes: Bytes = 2.0
     activation_bytes: Bytes = 2.0
+
+    def __post_init__(self) -> None:
+        """Check every field; lists become arrays."""
+        for field in ("tokens", "d_model", "d_ff"):
+            self._keep(field, checks.above(field, getattr(self, field)))
+        for field in ("experts", "experts_per_token", "layers"):
+            self._keep(field, checks.at_least(field, getattr(self, field), 1))
+        for field in ("weight_bytes", "gradient_bytes", "activation_bytes"):
+            self._keep(field, checks.at_least(field, getattr(self, field), 0))
+        checks.one_of("matrices", self.matrices, (2, 3))
+        if np.any(np.greater(self.experts_per_token, self.experts)):
+            raise ValueError(
+                f"experts_per_token: {np.max(self.experts_per_token):g} is refused; "
+                f"allowed: 1 to the {np.min(self.experts):g} experts"
+            )
+
+    def _keep(self, field: str, value: Count) -> None:
+        if isinstance(getattr(self, field), list):
+            object.__setattr__(self, field, value)
 
     @property
     def forward_flops(self) -> Count:

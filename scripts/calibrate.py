@@ -42,9 +42,9 @@ FLAGGED = {
 
 # Prior median and standard deviation of the logarithm.
 DENSE = {
-    "bf16": (0.97, 0.08),
-    "fp8": (0.97, 0.08),
-    "fp4": (0.97, 0.10),
+    "bf16": (0.97, 0.1),
+    "fp8": (0.97, 0.1),
+    "fp4": (0.97, 0.1),
     "power": (0.10, 0.5),
     "streams": (0.83, 0.02),
     "attention": (0.90, 0.08),
@@ -53,7 +53,7 @@ DENSE = {
     "contention": (0.50, 0.20),
     "outer": (0.85, 0.12),
     "hop": (8e-6, 0.4),
-    "gap": (2e-6, 0.4),
+    "gap": (2e-6, 0.2),
     "fixed": (12e-3, 0.3),
 }
 MOE = {"experts": (1.20, 0.15), "host": (2.5e-3, 0.3), "exchange": (0.75, 0.15)}
@@ -62,12 +62,12 @@ MOE = {"experts": (1.20, 0.15), "host": (2.5e-3, 0.3), "exchange": (0.75, 0.15)}
 TARGETS = {
     "a100": ("a100-sxm-80gb", "a100-sxm-40gb"),
     "h100": ("h100-sxm",),
+    "h100-hbm2e": ("h100-sxm-hbm2e",),
     "b200": ("b200-sxm",),
     "b300": ("b300-sxm",),
     "gb200": ("gb200",),
     "gb300": ("gb300",),
 }
-BLACKWELL = ("b200", "b300", "gb200", "gb300")
 INHERITED = {"h200": "h100", "h800": "h100", "gh200": "h100"}
 
 Vector = dict[str, float]
@@ -188,27 +188,18 @@ def both(batches: Sequence[Batch], starts: Sequence[StepFit], prior: Mapping[str
     ready = {n: v[0] for n, v in second.items()}
     if dense:
         ready |= fit([b for b, _ in dense], [s for _, s in dense], first, ready)
-    else:
+    else:  # mixtures alone have to tell how fast matmuls are, too
         ready |= {n: v[0] for n, v in first.items()}
+        second |= dict.fromkeys(("bf16", "fp8", "fp4"), (0.97, 0.15))
     if moe:
         ready = fit([b for b, _ in moe], [s for _, s in moe], second, ready)
     return ready
 
 
-def narrower(vector: Vector) -> dict[str, tuple[float, float]]:
-    """Priors around a vector that all relatives of a GPU share."""
-    wide = {"bf16": 0.06, "fp8": 0.06, "fp4": 0.08, "attention": 0.06, "power": 0.1}
-    return {name: (value, wide.get(name, 0.1)) for name, value in vector.items()}
-
-
 def calibrate(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> Vector:
-    """The vector of a GPU type; Blackwell's start from what all of its kind have in common."""
+    """The vector of a GPU type."""
     own = [data[a] for a in TARGETS[name] if a in data]
-    prior: Mapping[str, Any] = DENSE | MOE
-    if name in BLACKWELL:
-        kin = [(data[TARGETS[n][0]], starts[n]) for n in BLACKWELL if TARGETS[n][0] in data]
-        prior = narrower(both([b for b, _ in kin], [s for _, s in kin], prior))
-    return both(own, [starts[name]] * len(own), prior)
+    return both(own, [starts[name]] * len(own), DENSE | MOE)
 
 
 def left_out(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> list[Any]:
@@ -222,7 +213,7 @@ def left_out(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]
     for part in sorted({p for b in own for p in label(b)}):
         rest = {a: b.only(label(b) != part) for a, b in data.items()}
         rest = {a: b for a, b in rest.items() if len(b.jobs)}
-        vector = calibrate(name, rest, starts) if _some(name, rest) else None
+        vector = calibrate(name, rest, starts) if any(a in rest for a in TARGETS[name]) else None
         for b in own:
             here = b.only(label(b) == part)
             if vector and len(here.jobs):
@@ -240,11 +231,6 @@ def _how(own: Sequence[Batch]) -> str:
     several = len({s for b in own for s in b.sources}) > 1
     part = "source" if several else "model (there is one source only)"
     return f"each {part} left out of the fit in turn and predicted by a fit to the others, core set"
-
-
-def _some(name: str, rest: Mapping[str, Batch]) -> bool:
-    kin = BLACKWELL if name in BLACKWELL else (name,)
-    return any(a in rest for n in kin for a in TARGETS[n])
 
 
 def spread(errors: np.ndarray) -> dict[str, Any] | None:

@@ -240,7 +240,7 @@ def test_mistakes_are_named() -> None:
         bubble("1f1b", 4, 8, chunks=3)
     with pytest.raises(ValueError, match=r"stages: 5 is odd and DualPipe.*4 and 6"):
         bubble("dualpipe", 5, 20)
-    with pytest.raises(ValueError, match="stages: 0 of 1 chunks"):
+    with pytest.raises(ValueError, match="stages: 0 is refused; allowed: 1 and more"):
         bubble("1f1b", 0, 20)
     with pytest.raises(ValueError, match="microbatches: 6 is refused by ZB-H2 with 4 stages"):
         bubble("zb-h2", 4, np.array([8, 6]))

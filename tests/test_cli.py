@@ -167,7 +167,9 @@ class TestStrategies:
              {"gather_again": True, "phase": "backward"}),
             ("--strategy pipeline_parallel --set chunks=2 --microbatches 32",
              {"chunks": 2, "microbatches": 32}),
-            ("--strategy mixed --set axes=2,1", {"axes": (2, 1)}),
+            ("--strategy mixed", {}),
+            ("--strategy mixed --set axes=2,1 --set hierarchical=false",
+             {"axes": (2, 1), "hierarchical": False}),
         ],
     )  # fmt: skip
     def test_numbers_are_the_librarys(self, line: str, options: dict[str, Any]) -> None:
@@ -193,8 +195,10 @@ class TestStrategies:
         found = document("strategies --strategy data_parallel --tokens 1M")["strategies"][0]
         (crossing,) = found["crossings"]
         work = presets.workload("llama-3-70b", 1e6)
-        there = strategies.data_parallel.bound(work, H100, crossing)
-        assert float(there.t_math) == pytest.approx(float(there.t_comms), rel=0.01)
+        around = np.array([np.floor(crossing), np.ceil(crossing)])
+        there = strategies.data_parallel.bound(work, H100, around)
+        assert there.compute_bound.tolist() == [True, False]
+        np.testing.assert_allclose(there.t_math, there.t_comms, rtol=0.02)
         assert found["swept"] == [1, 1024]
 
     def test_all_of_them(self) -> None:
@@ -519,6 +523,13 @@ BAD = {
     "strategies --d-model 8192": "--d-ff: missing",
     "strategies --d-ff 8192": "--d-model: missing",
     "strategies --layers 0": "--layers: 0 is refused; allowed: above 0",
+    "strategies --matrices 4": "--matrices: 4 is refused; allowed: 2, 3",
+    "strategies --bytes-per-element 0": "--bytes-per-element: 0 is refused; allowed: above 0",
+    "strategies --strategy dp": "--strategy: 'dp' .*; allowed: data_parallel, fsdp, tensor_par.*mixed",
+    "strategies --strategy mixed --degree 24": "--degree.* 24 does not divide 1,024 .* 16 and 32",
+    "strategies --strategy pipeline_parallel --degree 96": "--degree.* 96 stages for 80 layers",
+    "placement tensor=8 tensor=4 data=?": "AXIS: 'tensor' is given twice",
+    "placement tensr=8 data=?": "AXIS: 'tensr' is not one; the nearest is tensor",
     "strategies --weight-bytes nan": "--weight-bytes: nan is refused",
     "strategies --experts 4 --top-k 8": "--top-k: 8 is refused; allowed: 1 to the 4 experts",
     "strategies --strategy expert_parallel": "--experts: one expert cannot be divided",

@@ -1,10 +1,13 @@
 """Collectives over a hierarchy: printed answers, byte counts and laws."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.blocks import BLOCK
 from roofline.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -24,7 +27,7 @@ from roofline.collectives import (
     sharded_reduce_rough,
 )
 from roofline.groups import Group, aligned
-from roofline.machine import Tier
+from roofline.machine import Ideal, Tier
 from tests import simulate
 
 NODE = Tier(8, 450e9, "node", transit=False)
@@ -65,11 +68,19 @@ def test_bytes_over_every_uplink_are_those_of_a_real_run(group: Group) -> None:
 
 @pytest.mark.parametrize("size", [9, 10, 12, 14, 15])
 def test_a_half_filled_node_has_the_most_to_receive(size: int) -> None:
-    """Brute force: 9 ranks on nodes of 8 send 8/9 of the array to the ninth, not one half."""
+    """Brute force: 9 ranks on nodes of 8 send 8/9 of the array to the ninth, not one half.
+
+    And what the second node receives comes in by the cards of its ranks alone, one of eight each.
+    """
     degrees = (8, 2)
-    got = collective(ALL_GATHER, 1.0, Group(size), machine(degrees=degrees)).by_tier
-    assert float(got[1]) == pytest.approx(simulate.all_gather_loads(size, 1, degrees)[1])
-    assert float(got[1]) == pytest.approx(8 / size)
+    through = tuple(replace(tier, transit=True) for tier in machine(degrees=degrees))
+    load = float(collective(ALL_GATHER, 1.0, Group(size), through).by_tier[1])
+    assert load == pytest.approx(simulate.all_gather_loads(size, 1, degrees)[1])
+    assert load == pytest.approx(8 / size)
+    for op in (ALL_GATHER, ALL_TO_ALL):
+        once = float(collective(op, 1.0, Group(size), through).by_tier[1])
+        cards = float(collective(op, 1.0, Group(size), machine(degrees=degrees)).by_tier[1])
+        assert cards == pytest.approx(once * 8 / (size - 8))
 
 
 def test_whole_superpod_gathers_at_413_gigabytes_a_second() -> None:
@@ -309,6 +320,102 @@ def test_roots_send_to_and_hear_from_everyone_else() -> None:
     for op in (SCATTER, GATHER):
         assert seconds(op, 1e9, Group(8), tier) == pytest.approx(1e9 * 7 / 8 / 450e9)
     assert seconds(BROADCAST, 1e9, Group(8), tier) == 1e9 / 450e9
+
+
+@pytest.mark.parametrize("op", [SCATTER, GATHER], ids=lambda op: op.name)
+@given(size=st.integers(1, 255), nodes=st.booleans(), form=st.sampled_from(["precise", "rough"]))
+def test_more_ranks_never_make_a_root_faster(
+    op: Collective, size: int, nodes: bool, form: str
+) -> None:
+    """Law: the root pushes what the others get out of its own card, however many help inside."""
+    tiers = (replace(NODE, degree=1), *SUPERPOD[1:]) if nodes else SUPERPOD
+    size = min(size, 127)
+    one, more = (seconds(op, 1.0, Group(n), tiers, form=form) for n in (size, size + 1))
+    assert more >= one * (1 - 1e-12)
+
+
+def test_a_root_leaves_its_node_by_one_card() -> None:
+    """8/16 of V leave the root's node at 50e9, not at 400e9."""
+    assert seconds(SCATTER, 1e9, Group(16), SUPERPOD) == pytest.approx(1e9 / 2 / 50e9)
+
+
+class TestDirect:
+    """Nodes without a switch: AMD Instinct MI300X, seven links of 64 GB/s, one to each other GPU."""
+
+    TIER = Tier(8, 448e9, "node", direct=True)
+
+    def test_a_pair_has_one_link(self) -> None:
+        """2 ranks of 8 over 448 GB/s get 64 GB/s, and so does any message."""
+        whole = {op: seconds(op, 64e9, Group(2), (self.TIER,)) for op in COLLECTIVES.values()}
+        assert whole[ALL_GATHER] == pytest.approx(1 / 2)
+        assert whole[ALL_REDUCE] == pytest.approx(1)
+        assert whole[BROADCAST] == pytest.approx(1)
+        for size in (2, 4, 8):
+            assert seconds(SEND, 64e9, Group(size), (self.TIER,)) == pytest.approx(1)
+
+    @given(op=operations, size=st.integers(2, 8), stride=st.integers(1, 4))
+    def test_a_group_of_d_has_d_minus_one_links(
+        self, op: Collective, size: int, stride: int
+    ) -> None:
+        """W (d-1)/(D-1); all eight have what a switch would give them."""
+        group = Group(size if stride == 1 else 2, stride)
+        behind_switch = seconds(op, 1e9, group, (replace(self.TIER, direct=False),))
+        links = 1 if op is SEND else int(group.size) - 1
+        direct = seconds(op, 1e9, group, (self.TIER,))
+        assert direct == pytest.approx(float(behind_switch) * 7 / links)
+
+    def test_one_child_alone_divides_by_nothing(self) -> None:
+        for tier in (self.TIER, replace(self.TIER, degree=1)):
+            assert seconds(ALL_REDUCE, 1e9, Group(1), (tier,)) == 0
+
+
+class TestAtTheDoor:
+    """Names, lists and mistakes."""
+
+    def test_a_name_is_as_good_as_the_row(self) -> None:
+        named = seconds("all-reduce", 1e9, Group(8), SUPERPOD)
+        assert named == seconds(ALL_REDUCE, 1e9, Group(8), SUPERPOD)
+        with pytest.raises(ValueError, match="op: 'allreduce' is not one; the nearest are all-re"):
+            seconds("allreduce", 1e9, Group(8), SUPERPOD)
+        with pytest.raises(ValueError, match=r"op: 3 is refused; allowed: all-gather, .*"):
+            seconds(3, 1e9, Group(8), SUPERPOD)  # type: ignore[arg-type]
+
+    def test_lists_are_arrays(self) -> None:
+        listed = seconds(ALL_REDUCE, [1e9, 2e9], Group([4, 8]), SUPERPOD)  # type: ignore[arg-type]
+        arrays = seconds(ALL_REDUCE, np.array([1e9, 2e9]), Group(np.array([4, 8])), SUPERPOD)
+        np.testing.assert_array_equal(listed, arrays)
+
+    @pytest.mark.parametrize(
+        ("group", "nbytes", "message"),
+        [
+            (Group(7.5), 1.0, "size of the group: 7.5 is refused; .* the nearest: 7 and 8"),
+            (Group(2, 1.5), 1.0, "stride of the group: 1.5 is refused; .* the nearest: 1 and 2"),
+            (Group(np.array([2, 7.5])), 1.0, "size of the group: 7.5 is refused"),
+            (Group("8"), 1.0, "size of the group: '8' is refused; allowed: a number"),
+            (Group(8), -1.0, "nbytes: -1 is refused; allowed: 0 and more"),
+            (Group(8), float("nan"), "nbytes: nan is refused"),
+            (Group(8), np.array([1.0, -2.0]), "nbytes: -2 is refused"),
+            (Group(np.array([2, 4])), np.ones(3), r"shapes \(2,\) and \(3,\) do not go together"),
+        ],
+    )
+    def test_mistakes_are_named(self, group: Group, nbytes: float, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            seconds(ALL_REDUCE, nbytes, group, SUPERPOD)
+
+    def test_a_machine_is_not_its_tiers(self) -> None:
+        with pytest.raises(ValueError, match=r"tiers: a Ideal is refused; .*\.tiers"):
+            seconds(ALL_REDUCE, 1.0, Group(8), Ideal(1.0, SUPERPOD))  # type: ignore[arg-type]
+
+
+def test_long_sweeps_are_the_short_ones_end_to_end() -> None:
+    """Pieces are joined where they were cut, every field of the result."""
+    sizes = 2.0 ** (np.arange(2 * BLOCK + 3) % 11)
+    whole = collective(ALL_REDUCE, 1e9, Group(sizes), SUPERPOD, latency=True)
+    short = collective(ALL_REDUCE, 1e9, Group(sizes[:11]), SUPERPOD, latency=True)
+    fields = (*whole.by_tier, whole.seconds), (*short.by_tier, short.seconds)
+    for long, few in zip(*fields, strict=True):
+        assert long.shape == sizes.shape
+        np.testing.assert_array_equal(long, np.resize(few, sizes.shape))
 
 
 def test_a_million_points_complete() -> None:

@@ -30,7 +30,8 @@ GPT_22B = Transformer(
 
 def fit(name: str = "h100-sxm"):
     overlay = for_accelerator(name)
-    assert overlay is not None and overlay.step is not None
+    assert overlay is not None
+    assert overlay.step is not None
     return overlay.step
 
 
@@ -98,7 +99,8 @@ class TestTerms:
         n = 20_000
         layout = replace(Layout(gpus=64, batch=64.0), micro_batch=np.ones(n), tp=np.full(n, 8.0))
         found = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), layout)).seconds
-        assert found.shape == (n,) and np.ptp(found) == 0
+        assert found.shape == (n,)
+        assert np.ptp(found) == 0
 
 
 class TestLaws:
@@ -106,7 +108,8 @@ class TestLaws:
         found = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), Layout(gpus=1, batch=4)))
         for axis in ("tensor parallel", "context parallel", "expert parallel", "data parallel"):
             assert np.all(found.terms[axis] == 0), axis
-        assert np.all(found.terms["contention"] == 0) and np.all(found.terms["bubble"] == 0)
+        assert np.all(found.terms["contention"] == 0)
+        assert np.all(found.terms["bubble"] == 0)
 
     @given(layouts)
     def test_achieved_is_never_faster_than_peak(self, layout: Layout) -> None:
@@ -128,16 +131,19 @@ class TestLaws:
 
     @given(layouts)
     def test_overlapping_more_is_no_slower(self, layout: Layout) -> None:
-        times = [seconds(replace(layout, tp_overlap=OVERLAP[k])) for k in ("none", "backward")]
-        assert times[1] <= times[0] * (1 + 1e-12)
+        """At peak: where clocks fall, tensor cores that wait less are also slower."""
+        ways = [replace(layout, tp_overlap=OVERLAP[k]) for k in ("none", "backward", "fine")]
+        none, part, fine = predict(behaviour(H100).job(Dims.of(LLAMA), stack(ways))).seconds
+        assert none >= part * (1 - 1e-12)
+        assert part >= fine * (1 - 1e-12)
 
     def test_interleaving_shrinks_the_bubble(self) -> None:
         """By v: https://arxiv.org/abs/2104.04473, section 2.2.2."""
         layout = Layout(gpus=32, tp=8, pp=4, batch=64, chunks=np.array([1.0, 2.0, 4.0, 8.0]))
-        layout = replace(layout, pp_overlap=1)
-        bubble = predict(behaviour(H100).job(Dims.of(LLAMA), layout)).terms["bubble"]
-        work = bubble * layout.chunks
-        assert np.all(np.diff(bubble) < 0) and np.allclose(work, work[0], rtol=0.02)
+        job = behaviour(H100).job(Dims.of(LLAMA), layout)
+        sends = 3 * 2 * job.network.route(Group(4, 8)).send(2.0 * 2048 * 4096 / 8)
+        bubble = predict(job).terms["bubble"] - sends
+        assert np.allclose(bubble * layout.chunks, bubble[0])
 
     def test_zero_bubble_schedules_are_in_order(self) -> None:
         """https://arxiv.org/abs/2401.10241, table 1: 1F1B, ZB-H1, ZB-H2."""
@@ -177,7 +183,8 @@ class TestClosedForms:
         layout = Layout(gpus=8, tp=8, batch=1, sequence=4096, tp_overlap=OVERLAP["none"])
         forward, backward = tensor_parallel(behaviour(H100).job(Dims.of(LLAMA), layout))
         one = 2 * 4096 * 4096 * 7 / 8 / 450e9
-        assert forward == pytest.approx(4 * one) and backward == pytest.approx(6 * one)
+        assert forward == pytest.approx(4 * one)
+        assert backward == pytest.approx(6 * one)
 
     def test_data_parallel_at_peak(self) -> None:
         """ZeRO-1: gradients scattered and weights gathered, 2 bytes each, N-1 of N parts, over
@@ -201,7 +208,7 @@ class TestClosedForms:
         assert found == pytest.approx(3 * (part.seconds + 2 * send), rel=1e-9)
 
     def test_a_precision_nobody_trains_in(self) -> None:
-        with pytest.raises(ValueError, match="precision: 'fp7' is not one; the nearest .*fp"):
+        with pytest.raises(ValueError, match=r"precision: 'fp7' is not one; the nearest .*fp"):
             behaviour(H100, None, "fp7")
 
     def test_a_rate_that_a_gpu_has_not(self) -> None:
@@ -236,7 +243,7 @@ class TestMeasuredLayers:
         job = behaviour(A100, fit("a100-sxm-80gb"), "fp16").job(Dims.of(GPT_22B), layout)
         part = average(job)
         ours = np.array([part.forward_seconds, part.backward_seconds]) / 48 * 1e3
-        assert ours == pytest.approx([forward, backward], rel=0.15)
+        assert ours == pytest.approx([forward, backward], rel=0.08)
 
 
 def test_kinds_of_attention_differ_by_their_fit() -> None:

@@ -32,6 +32,8 @@ MORE_GENERAL = {
     "sh-a2a-bidir-chunks N": "an odd ring has no chip opposite",
     "dp-crit-node-h100-exact N": "more than 8 GPUs are more than a node",
     "ep-regime1-fmin-Z16-k8 k": "16 copies of a token do not cross to 2 nodes",
+    "ep-regime1-fmin-Z16-k8 Z": "17 GPUs are 3 nodes, and all that the last receives has one card",
+    "ep-cross-Z8 Z": "9 GPUs are 2 nodes, and all that the second receives has one card",
     "ep-tcomms-dsv3 Z": "65 GPUs are 9 nodes, the last nearly empty",
     "ep-tcomms-dsv3-nodelimit4 Z": "65 GPUs are 9 nodes, the last nearly empty",
     "ep-alltoall-one Z": "65 GPUs are 9 nodes, the last nearly empty",

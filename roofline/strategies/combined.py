@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roofline import checks
+from roofline.blocks import pointwise
 from roofline.bound import Bound
 from roofline.collectives import Form
 from roofline.machine import Machine
@@ -45,6 +47,7 @@ class AxisBound(NamedTuple):
     bound: Bound
 
 
+@pointwise
 def combined(
     work: Workload,
     machine: Machine,
@@ -71,6 +74,8 @@ def combined(
         ValueError: an order that is none, or what a strategy refuses.
     """
     degrees = {"tensor": tensor, "expert": expert, "pipeline": pipeline, "data": data}
+    for name, degree in degrees.items():
+        checks.at_least(name, degree, 1)
     strides = axis_strides(degrees, order)
     count = ENOUGH_MICROBATCHES * pipeline if microbatches is None else microbatches
     sharers = np.multiply(data, expert)  # tokens are split over data and expert axes alike

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from roofline.bound import Term
 from roofline.machine import Machine
 from roofline.sources import TRAINING
@@ -26,13 +24,8 @@ def matmuls(work: Workload, machine: Machine, phase: Phase, gpus: Count, axes: s
     """T_math of one layer's ``phase``, split evenly over ``gpus``; ``axes`` names them in LaTeX.
 
     Raises:
-        ValueError: an unknown phase, or more experts per token than there are.
+        ValueError: an unknown phase.
     """
-    if np.any(np.greater(work.experts_per_token, work.experts)):
-        raise ValueError(
-            f"experts_per_token: {np.max(work.experts_per_token):g} is refused; "
-            f"allowed: 1 to the {np.min(work.experts):g} experts"
-        )
     flops = passes(phase) * work.forward_flops
     formula = rf"\frac{{{work.matrices * FLOPS[phase]}\,kBDF}}{{{axes}\,C}}"
     seconds = flops / (1.0 * gpus * machine.flops(work.dtype))

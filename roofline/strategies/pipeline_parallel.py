@@ -98,9 +98,7 @@ def bound(
             formula=rf"L\,{layer.formula}",
         ),
         tuple(
-            Term(
-                f"{what} to the next stage", sent * per_byte, _formula(form), _SOURCE, unit, sent
-            )
+            Term(f"{what} to the next stage", sent * per_byte, _formula(form), _SOURCE, unit, sent)
             for what in _SENDS[phase]
         ),
         Threshold(

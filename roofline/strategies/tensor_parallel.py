@@ -4,11 +4,12 @@
     T_comms = 4 B D / W           bf16 activations: all-gather in, reduce-scatter out
     hidden while   Y  ≤  F W / C
 
-Tokens cancel: only the width of a GPU's slice, F/Y, matters. fp8 doubles C; it leaves the limit as
-it is if the activations travel in one byte too, and halves it if they still travel in two. The backward pass gathers dOut and scatters dIn, as many bytes (half
-as many again if the input is gathered anew) against twice the math. A gated MLP has three matrices
-and the same activations: Y ≤ 3/2 F W / C. Megatron without sequence sharding runs one all-reduce
-per pass instead of the pair, of the same bytes.
+Tokens cancel: only the width of a GPU's slice, F/Y, matters. fp8 doubles C; the limit stays as it
+is if the activations travel in one byte too, and is half if they still travel in two. The backward
+pass gathers dOut and scatters dIn, as many bytes (half as many again if the input is gathered anew)
+against twice the math. A gated MLP has three matrices and the same activations: Y ≤ 3/2 F W / C.
+Megatron without sequence sharding runs one all-reduce per pass instead of the pair, of the same
+bytes.
 
 Over M whole nodes the network costs (M-1)/M and its limit is Y ≤ F W/C + 8, but the 7/8 inside each
 node stays: Y ≤ 8/7 F W_gpu/C. An expert layer computes k experts on tokens gathered once.
@@ -72,6 +73,8 @@ def bound(
     per_byte = unit.seconds
     moves = _moves(phase, sequence_sharded, gather_again)
     gathers = sum(move.gathers for move in moves)
+    nbytes = {times: activations * times for times in {move.gathers for move in moves}}
+    seconds = {times: each * per_byte for times, each in nbytes.items()}
     flops = (
         2.0 * passes(phase) * work.matrices * work.experts_per_token
     )  # per column and activation
@@ -79,9 +82,15 @@ def bound(
         "tensor parallelism",
         math,
         tuple(
-            Term(move.name, nbytes * per_byte, move.formula, _SOURCE, unit, nbytes)
+            Term(
+                move.name,
+                seconds[move.gathers],
+                move.formula,
+                _SOURCE,
+                unit,
+                nbytes[move.gathers],
+            )
             for move in moves
-            for nbytes in [activations * move.gathers]
         ),
         Threshold(
             "feed-forward columns per GPU",
