@@ -1,8 +1,8 @@
 """The door of every closed form: lists become arrays, and long sweeps go through in pieces.
 
 A formula on a million points makes temporaries of 8 MB each, and much of its time goes into memory
-that is fetched, cleared and given back. In pieces it needs little of that and several cores work at
-once, NumPy letting go of the interpreter; what comes out is the same, point by point:
+that is fetched, cleared and given back. In pieces it needs little of that, and what comes out is the
+same, point by point:
 
     @pointwise
     def bound(work, machine, degree): ...
@@ -12,10 +12,7 @@ Arguments and results may be numbers, arrays, or dataclasses, tuples and dicts t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -23,7 +20,6 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than the cache saves
-MOST_THREADS = 4
 
 # glibc hands a large array back to the system when it is freed, and clears fresh memory for the
 # next one. It stops doing so for sizes up to that of the largest that was ever freed: this one.
@@ -61,7 +57,7 @@ def pointwise(formula: Callable[P, R]) -> Callable[P, R]:
 
 
 def _piecewise(formula: Callable[..., Any], given: Any, points: int) -> Any:
-    """Call by call over the pieces, on all cores; each is copied to its place in the whole."""
+    """Call by call over the pieces; each result is copied to its place in the whole one."""
 
     def piece(start: int) -> Any:
         def cut(array: Any) -> Any:
@@ -73,19 +69,12 @@ def _piecewise(formula: Callable[..., Any], given: Any, points: int) -> Any:
     first = piece(0)
     parts = list(_distinct(first, BLOCK))
     whole = [np.empty(points, part.dtype) for part in parts]
-
-    def place(start: int, result: Any) -> None:
+    for out, part in zip(whole, parts, strict=True):
+        out[:BLOCK] = part
+    for start in range(BLOCK, points, BLOCK):
         stop = min(start + BLOCK, points)
-        for out, part in zip(whole, _distinct(result, stop - start), strict=True):
+        for out, part in zip(whole, _distinct(piece(start), stop - start), strict=True):
             out[start:stop] = part
-
-    place(0, first)
-    starts = range(BLOCK, points, BLOCK)
-    with ThreadPoolExecutor(min(len(starts), MOST_THREADS, os.cpu_count() or 1)) as pool:
-        # What holds here, such as how NumPy treats a division by zero, holds in the threads too.
-        done = [pool.submit(copy_context().run, lambda i=i: place(i, piece(i))) for i in starts]
-        for each in done:
-            each.result()
     places = dict(zip(map(id, parts), whole, strict=True))
     return _changed(first, lambda array: places.get(id(array), array))
 

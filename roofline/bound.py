@@ -165,7 +165,10 @@ def busy(terms: Iterable[Term]) -> dict[str, Seconds]:
 @pointwise
 def _longest(terms: tuple[Term, ...]) -> Seconds:
     """Time of the busiest tier. [s]"""
-    return reduce(np.maximum, busy(terms).values(), 0.0)
+    longest: Seconds = 0.0
+    for seconds in busy(terms).values():
+        longest = np.maximum(longest, seconds)
+    return longest
 
 
 def _merged(terms: Iterable[Term]) -> Iterable[Term]:

@@ -13,8 +13,7 @@ gradients and may wait. Work is m (F + B); a stage idles while the pipeline fill
 A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's and
 ZB-V's idle time is what a stage waits between its own first and last pass: the stages are shifted
 against each other, and a barrier between steps (a norm of all gradients before the optimizer) adds
-up to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` plays all of them through pass by pass and
-says where these forms are exact.
+up to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` shows where these forms are exact.
 """
 
 from __future__ import annotations
@@ -270,19 +269,10 @@ def bubble(
     0.25 0.0833333333333
     """
     row = schedule(name)
-    stages, microbatches = (
-        checks.whole("stages", stages),
-        checks.whole("microbatches", microbatches),
-    )
+    stages = checks.whole("stages", stages)
+    microbatches = checks.whole("microbatches", microbatches)
     runs = checks.whole("chunks", _chunks(row, chunks))
-    for field, value in (
-        ("forward", forward),
-        ("backward", backward),
-        ("weight", weight),
-        ("pair", pair),
-    ):
-        if value is not None:
-            checks.at_least(field, value, 0)
+    checks.given_at_least(0, forward=forward, backward=backward, weight=weight, pair=pair)
     _check(row, stages, microbatches, runs)
     full = 2.0 * forward if backward is None else backward
     part = full / 2 if weight is None else weight
@@ -315,9 +305,9 @@ def allowed(
 ) -> NDArray[np.bool_]:
     """True where the schedule works: enough micro-batches, in the multiples it needs."""
     row = schedule(name)
-    runs = _chunks(row, chunks)
     fits = np.greater_equal(stages, 1) & np.greater_equal(microbatches, row.least(stages))
-    fits &= np.equal(np.mod(microbatches, row.multiple(stages)), 0) & np.greater_equal(runs, 1)
+    fits &= np.equal(np.mod(microbatches, row.multiple(stages)), 0)
+    fits &= np.greater_equal(_chunks(row, chunks), 1)
     if row.even_stages:
         fits &= np.equal(np.mod(stages, 2), 0)
     return np.asarray(fits & np.greater_equal(microbatches, 1))
@@ -332,9 +322,8 @@ def nearest_microbatches(name: str, stages: int, microbatches: int) -> list[int]
     row = schedule(name)
     multiple = int(row.multiple(stages))
     least = -(-max(1, int(row.least(stages))) // multiple) * multiple
-    below = microbatches // multiple * multiple
-    above = -(-microbatches // multiple) * multiple
-    return sorted({max(least, below), max(least, above)})
+    near = microbatches // multiple, -(-microbatches // multiple)
+    return sorted({max(least, each * multiple) for each in near})
 
 
 def _chunks(row: Schedule, chunks: Count | None) -> Count:

@@ -56,6 +56,21 @@ def at_least(field: str, value: Any, least: float) -> Num:
     return found
 
 
+def all_at_least(least: float, **values: Any) -> None:
+    """Pass when none of the named ``values`` is below ``least``.
+
+    Raises:
+        ValueError: naming the first that is.
+    """
+    for field, value in values.items():
+        at_least(field, value, least)
+
+
+def given_at_least(least: float, **values: Any) -> None:
+    """The same, where None is a value left out."""
+    all_at_least(least, **{field: value for field, value in values.items() if value is not None})
+
+
 def above(field: str, value: Any, limit: float = 0.0) -> Num:
     """``value`` when all of it is greater than ``limit``.
 

@@ -118,13 +118,13 @@ def model_states(
     _stages(zero)
     checks.at_least("params", params, 0)
     checks.between("expert_share", expert_share, 0, 1)
-    for axis, value in (
-        ("data_parallel", data_parallel),
-        ("tensor_parallel", tensor_parallel),
-        ("pipeline_parallel", pipeline_parallel),
-        ("expert_parallel", expert_parallel),
-    ):
-        checks.at_least(axis, value, 1)
+    checks.all_at_least(
+        1,
+        data_parallel=data_parallel,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        expert_parallel=expert_parallel,
+    )
     local = 1.0 * params / (1.0 * tensor_parallel * pipeline_parallel)
     experts = local * expert_share / expert_parallel
     dense = local - local * expert_share

@@ -360,7 +360,9 @@ def test_mistakes_are_named() -> None:
         timeline("1f1b", 4, 8, send=-1)
     with pytest.raises(ValueError, match=r"pair: shape \(3,\) is refused"):
         timeline("dualpipe", 4, 8, pair=[1, 1, 1])
-    with pytest.raises(ValueError, match=r"stages: 4\.5 is refused; allowed: whole numbers, as 4"):
+    with pytest.raises(
+        ValueError, match=r"stages: 4\.5 is refused; allowed: whole numbers; the nearest: 4"
+    ):
         timeline("1f1b", 4.5, 8)
     with pytest.raises(ValueError, match="chunks: 3 is refused; 1F1B has 1 per stage"):
         timeline("1f1b", 4, 8, chunks=3)

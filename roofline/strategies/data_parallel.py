@@ -40,7 +40,7 @@ from roofline.groups import Group
 from roofline.machine import Machine, TierLike
 from roofline.sources import GPUS
 from roofline.strategies.phases import FLOPS, Phase, matmuls
-from roofline.units import Bytes, Count
+from roofline.units import Bytes, Count, Seconds
 from roofline.workload import Workload
 
 _SOURCE = GPUS("Data parallelism")
@@ -77,43 +77,72 @@ def bound(
         ValueError: an unknown ZeRO stage or phase, a degree below 1, or a group larger than the
             machine.
     """
-    checks.at_least("degree", degree, 1)
-    checks.at_least("model_parallel", model_parallel, 1)
-    checks.at_least("microbatches", microbatches, 1)
+    checks.all_at_least(1, degree=degree, model_parallel=model_parallel, microbatches=microbatches)
     math = matmuls(work, machine, phase, 1.0 * degree * model_parallel, "X")
-    moves = _moves(work, zero, phase, microbatches)
-    group = Group(degree, model_parallel if stride is None else stride)
-    unit = _unit_times([move.op for move in moves], group, machine.tiers, form, in_network)
-    shard = work.parameters / model_parallel  # one GPU's part of the layer
-    once = {id(time): time.seconds for time in unit.values()}
-    seconds = [move.nbytes * once[id(unit[move.op])] for move in moves]  # per parameter
+    terms, seconds = communication(
+        work,
+        machine,
+        degree,
+        zero=zero,
+        model_parallel=model_parallel,
+        stride=stride,
+        microbatches=microbatches,
+        phase=phase,
+        form=form,
+        in_network=in_network,
+    )
     active = work.experts_per_token / work.experts
     return Bound(
         "FSDP" if zero == 3 else "data parallelism",
         math,
-        tuple(
-            Term(
-                move.name,
-                shard * each,
-                move.formula(work),
-                _SOURCE,
-                unit[move.op],
-                shard * move.nbytes,
-            )
-            for move, each in zip(moves, seconds, strict=True)
-        ),
+        terms,
         Threshold(
             "tokens per GPU",
             work.tokens / (1.0 * degree * model_parallel),
-            sum(seconds, 0.0)
-            * machine.flops(work.dtype)
-            / (FLOPS[phase] * active * model_parallel),
+            seconds * machine.flops(work.dtype) / (FLOPS[phase] * active * model_parallel),
             r"\frac{B}{X} > \frac{E}{k}\,\frac{C}{W}",
             "gradients weigh the same however few tokens a GPU saw, "
             "so it must see enough of them to be worth the trip",
             least=1.0,
         ),
     )
+
+
+def communication(
+    work: Workload,
+    machine: Machine,
+    degree: Count,
+    *,
+    zero: int = 0,
+    model_parallel: Count = 1,
+    stride: Count | None = None,
+    microbatches: Count = 1,
+    phase: Phase = "backward",
+    form: Form = "precise",
+    in_network: InNetwork = "off",
+) -> tuple[tuple[Term, ...], Seconds]:
+    """The terms of T_comms, and their time for a single parameter of one GPU's part of a layer.
+
+    The arguments, and what is refused, are those of ``bound``.
+    """
+    moves = _moves(work, zero, phase, microbatches)
+    group = Group(degree, model_parallel if stride is None else stride)
+    unit = _unit_times([move.op for move in moves], group, machine.tiers, form, in_network)
+    shard = work.parameters / model_parallel  # one GPU's part of the layer
+    once = {id(time): time.seconds for time in unit.values()}
+    each = [move.nbytes * once[id(unit[move.op])] for move in moves]  # per parameter
+    terms = tuple(
+        Term(
+            move.name,
+            shard * seconds,
+            move.formula(work),
+            _SOURCE,
+            unit[move.op],
+            shard * move.nbytes,
+        )
+        for move, seconds in zip(moves, each, strict=True)
+    )
+    return terms, sum(each, 0.0)
 
 
 class _Move(NamedTuple):

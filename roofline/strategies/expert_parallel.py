@@ -79,13 +79,8 @@ def bound(
         ValueError: more GPUs or more experts per token than experts, an unknown phase, or a group
             larger than the machine.
     """
-    for axis, value in (
-        ("degree", degree),
-        ("data_parallel", data_parallel),
-        ("tensor_parallel", tensor_parallel),
-        ("imbalance", imbalance),
-    ):
-        checks.at_least(axis, value, 1)
+    others = {"data_parallel": data_parallel, "tensor_parallel": tensor_parallel}
+    checks.all_at_least(1, degree=degree, **others, imbalance=imbalance)
     checks.above("capacity", capacity)
     math = matmuls(work, machine, phase, 1.0 * degree * tensor_parallel * data_parallel, "XYZ")
     _check(work, degree)

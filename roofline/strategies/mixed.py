@@ -66,10 +66,11 @@ def bound(
     """
     total = prod(1.0 * tier.degree for tier in machine.tiers) if gpus is None else gpus
     _check(degree, total, hierarchical, axes)
+    math = matmuls(work, machine, phase, total, "N")
     tensor = 1.0 * total / degree
     along_x = machine if hierarchical else _axis(work, machine, "X", axes[0])
     along_y = machine if hierarchical else _axis(work, machine, "Y", axes[1])
-    fsdp = data_parallel.bound(
+    weights, _ = data_parallel.communication(
         work,
         along_x,
         degree,
@@ -79,19 +80,18 @@ def bound(
         phase=phase,
         form=form,
     )
-    slices = tensor_parallel.bound(
+    activations, _ = tensor_parallel.communication(
         work, along_y, tensor, data_parallel=degree, phase=phase, form=form
     )
     tokens = 1.0 * work.tokens / total
-    math = matmuls(work, machine, phase, total, "N")
     return Bound(
         "FSDP + tensor parallelism",
         math,
-        fsdp.comms + slices.comms,
+        weights + activations,
         Threshold(
             "tokens per GPU",
             tokens,
-            tokens * _shortage(math.seconds, fsdp.comms, slices.comms),
+            tokens * _shortage(math.seconds, weights, activations),
             r"\frac{B}{N} > \frac{C}{Y\,W_X} \text{ and } \frac{F}{Y} > \frac{C}{W_Y}",
             "gathered weights cost the same however few tokens share them, and slices must be "
             "wide enough for the tokens; the best mix asks the least of both",

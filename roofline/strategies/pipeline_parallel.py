@@ -72,18 +72,13 @@ def bound(
         ValueError: an unknown phase, less than one micro-batch, more stages than layers, or a group
             larger than the machine.
     """
-    for axis, value in (
-        ("degree", degree),
-        ("chunks", chunks),
-        ("tensor_parallel", tensor_parallel),
-        ("data_parallel", data_parallel),
-        ("imbalance", imbalance),
-    ):
-        checks.at_least(axis, value, 1)
+    others = {"tensor_parallel": tensor_parallel, "data_parallel": data_parallel}
+    checks.all_at_least(1, degree=degree, chunks=chunks, **others, imbalance=imbalance)
     _check(work, degree)
     count = ENOUGH_MICROBATCHES * degree if microbatches is None else microbatches
     layer = matmuls(work, machine, phase, 1.0 * degree * tensor_parallel * data_parallel, "pXY")
     group = Group(degree, tensor_parallel if stride is None else stride)
+    math = work.layers * layer.seconds * imbalance
     unit = collective(SEND, 1.0, group, machine.tiers)
     per_microbatch = hops(degree, count, chunks, form) / count
     width = work.activation_bytes * work.d_model / tensor_parallel  # of one token's message
@@ -92,11 +87,7 @@ def bound(
     per_column = passes(phase) * 2.0 * work.matrices * work.experts_per_token / tensor_parallel
     return Bound(
         "pipeline parallelism",
-        replace(
-            layer,
-            seconds=work.layers * layer.seconds * imbalance,
-            formula=rf"L\,{layer.formula}",
-        ),
+        replace(layer, seconds=math, formula=rf"L\,{layer.formula}"),
         tuple(
             Term(f"{what} to the next stage", sent * per_byte, _formula(form), _SOURCE, unit, sent)
             for what in _SENDS[phase]

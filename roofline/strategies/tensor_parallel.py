@@ -30,7 +30,7 @@ from roofline.groups import Group
 from roofline.machine import Ideal, Machine, Tier, TierLike
 from roofline.sources import GPUS
 from roofline.strategies.phases import Phase, matmuls, passes
-from roofline.units import Count
+from roofline.units import Count, Seconds
 from roofline.workload import Workload
 
 _SOURCE = GPUS("Tensor parallelism")
@@ -67,41 +67,70 @@ def bound(
     checks.at_least("degree", degree, 1)
     checks.at_least("data_parallel", data_parallel, 1)
     math = matmuls(work, machine, phase, 1.0 * degree * data_parallel, "XY")
-    activations = work.activation_bytes * (1.0 * work.tokens / data_parallel) * work.d_model
-    group = Group(degree, stride)
-    unit = collective(ALL_GATHER, 1.0, group, machine.tiers, form=form)
-    per_byte = unit.seconds
-    moves = _moves(phase, sequence_sharded, gather_again)
-    gathers = sum(move.gathers for move in moves)
-    nbytes = {times: activations * times for times in {move.gathers for move in moves}}
-    seconds = {times: each * per_byte for times, each in nbytes.items()}
+    terms, seconds = communication(
+        work,
+        machine,
+        degree,
+        data_parallel=data_parallel,
+        stride=stride,
+        sequence_sharded=sequence_sharded,
+        gather_again=gather_again,
+        phase=phase,
+        form=form,
+    )
     flops = (
         2.0 * passes(phase) * work.matrices * work.experts_per_token
     )  # per column and activation
     return Bound(
         "tensor parallelism",
         math,
-        tuple(
-            Term(
-                move.name,
-                seconds[move.gathers],
-                move.formula,
-                _SOURCE,
-                unit,
-                nbytes[move.gathers],
-            )
-            for move in moves
-        ),
+        terms,
         Threshold(
             "feed-forward columns per GPU",
             1.0 * work.d_ff / degree,
-            gathers * work.activation_bytes * per_byte * machine.flops(work.dtype) / flops,
+            seconds * machine.flops(work.dtype) / flops,
             r"\frac{F}{Y} > \frac{C}{W}",
             "every GPU passes whole activations on, however thin its slice of the matrices, "
             "so the slice must be wide enough to keep it busy meanwhile",
             least=1.0,
         ),
     )
+
+
+def communication(
+    work: Workload,
+    machine: Machine,
+    degree: Count,
+    *,
+    data_parallel: Count = 1,
+    stride: Count = 1,
+    sequence_sharded: bool = True,
+    gather_again: bool = False,
+    phase: Phase = "forward",
+    form: Form = "precise",
+) -> tuple[tuple[Term, ...], Seconds]:
+    """The terms of T_comms, and their time for a single activation.
+
+    The arguments, and what is refused, are those of ``bound``.
+    """
+    activations = work.activation_bytes * (1.0 * work.tokens / data_parallel) * work.d_model
+    unit = collective(ALL_GATHER, 1.0, Group(degree, stride), machine.tiers, form=form)
+    per_byte = unit.seconds
+    moves = _moves(phase, sequence_sharded, gather_again)
+    nbytes = {times: activations * times for times in {move.gathers for move in moves}}
+    seconds = {times: each * per_byte for times, each in nbytes.items()}
+    terms = tuple(
+        Term(
+            move.name,
+            seconds[move.gathers],
+            move.formula,
+            _SOURCE,
+            unit,
+            nbytes[move.gathers],
+        )
+        for move in moves
+    )
+    return terms, sum(move.gathers for move in moves) * work.activation_bytes * per_byte
 
 
 class _Move(NamedTuple):
