@@ -108,10 +108,10 @@ def words(setting: Setting) -> list[str]:
     for reach in spans(group, setting.tiers):
         degree, members, sharing = (int(x) for x in (reach.degree, reach.members, reach.sharing))
         if degree > 1:
-            rate = show(reach.tier.effective_bandwidth, "B/s")
+            rate = show(float(reach.bandwidth()), "B/s")
             each = f", {members:,} ranks in each" if members > 1 else ""
             text = f"**{reach.tier.name}**: {degree:,} {plural(child)}{each}; {rate} out of each"
-            lanes = int(reach.lanes(reach.members))
+            lanes = int(reach.lanes())
             if sharing > 1:
                 text += f", shared by {sharing:,} sibling groups that leave it together"
             elif lanes > 1:

@@ -75,7 +75,8 @@ def behaviour(cluster: Cluster, fit: StepFit | None = None, precision: str = "bf
         ValueError: a precision that nobody trains in, or that this accelerator has no rate for.
     """
     tiers = tuple(
-        Tier(t.degree, t.effective_bandwidth, t.name, transit=t.transit) for t in cluster.tiers
+        Tier(t.degree, t.effective_bandwidth, t.name, transit=t.transit, direct=t.direct)
+        for t in cluster.tiers
     )
     return on(cluster.accelerator, tiers, fit, dtype_of(precision))
 
