@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 _FIELD = re.compile(r"[a-z_]\w*(\.\w+)*: ")  # what a message about a field inside begins with
 
 
-MOST_NAMED = 20  # choices in one sentence
+MOST_NAMED = 24  # choices in one sentence
 
 
 class ProfileError(ValueError):
