@@ -18,7 +18,7 @@ from dashboard.words import plain
 from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import presets
-from roofline.model_config import from_config
+from roofline.models.config import from_config
 from roofline.units import parse, show
 from roofline.workload import Workload
 

@@ -85,6 +85,7 @@ MODULES = (
     "bubbles",
     "chip",
     "counting",
+    "footprint",
     "guide",
     "memory",
     "placement",

@@ -6,7 +6,7 @@
 
 ``counting.Shape`` holds the seven numbers that one needs on paper; this is what a checkpoint holds.
 Attention is multi-head, grouped (K < N) or latent; all of it or part of it slides in a window.
-What a matrix costs stands in ``model_parts``, what a token costs in ``model_flops``.
+What a matrix costs stands in ``models.parts``, what a token costs in ``model_flops``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 
 from roofline.counting import model_flops
 from roofline.model import Transformer, Window
-from roofline.model_parts import active_parameters, matrices
+from roofline.models.parts import active_parameters, matrices
 from roofline.names import choose
 from roofline.sources import (
     FOUNDRY,

@@ -7,10 +7,10 @@ within ``off_by``; ``notes`` says what the closed form cannot know.
 
 from __future__ import annotations
 
+from roofline.models.preset import Preset
+from roofline.models.presets_dense import DENSE
+from roofline.models.presets_moe import MIXTURES
 from roofline.names import choose
-from roofline.preset import Preset
-from roofline.presets_dense import DENSE
-from roofline.presets_moe import MIXTURES
 from roofline.workload import Workload
 
 _PRESETS: dict[str, Preset] = {row.name: row for row in (*DENSE, *MIXTURES)}

@@ -42,8 +42,7 @@ def sources(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def is_command_line(file: str) -> bool:
-    name = Path(file).name
-    return name in {"cli.py", "__main__.py"} or name.startswith("cli_")
+    return "cli" in Path(file).parts or Path(file).name == "__main__.py"
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:

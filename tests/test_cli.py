@@ -30,7 +30,7 @@ from roofline import (
     worked,
 )
 from roofline.cli import app
-from roofline.cli_output import plain, readable
+from roofline.cli.output import plain, readable
 from roofline.strategies.sweeps import degrees
 
 ROOT = Path(__file__).parent.parent

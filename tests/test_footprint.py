@@ -14,7 +14,7 @@ from roofline.dims import Dims
 from roofline.footprint import Footprint, footprint, peak
 from roofline.layout import FLASH, RECOMPUTE, SCHEDULE, Layout
 from roofline.model import Transformer
-from roofline.model_parts import matrices, parameters
+from roofline.models.parts import matrices, parameters
 from roofline.presets import preset, presets
 from roofline.recipes import RECIPES, recipe
 from roofline.schedule import timeline

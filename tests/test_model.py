@@ -17,7 +17,7 @@ from roofline.model_flops import (
     operations,
     packed_length,
 )
-from roofline.model_parts import active_parameters, matrices, parameters
+from roofline.models.parts import active_parameters, matrices, parameters
 from roofline.presets import preset, presets, workload
 
 # Tensor elements of the published checkpoints (safetensors metadata on https://huggingface.co),

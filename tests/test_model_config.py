@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from roofline.model import Transformer, Window
-from roofline.model_config import MAX_BYTES, from_config
-from roofline.model_families import FAMILIES
-from roofline.model_parts import parameters
+from roofline.models.config import MAX_BYTES, from_config
+from roofline.models.families import FAMILIES
+from roofline.models.parts import parameters
 from roofline.presets import preset
 
 

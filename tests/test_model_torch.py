@@ -7,7 +7,7 @@ import pytest
 
 from roofline.model import Experts, Latent, Transformer
 from roofline.model_flops import operations
-from roofline.model_parts import parameters
+from roofline.models.parts import parameters
 from roofline.presets import preset
 
 torch = pytest.importorskip("torch")

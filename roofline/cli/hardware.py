@@ -16,8 +16,7 @@ import hardware_profiles as hw
 from hardware_profiles import Accelerator, Cluster, catalog, derived, reading
 from hardware_profiles.errors import ProfileError, nearest
 from hardware_profiles.stated import stated
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
+from roofline.cli import inputs, output
 
 FAILED = 1
 KINDS: dict[str, Callable[[str], Any]] = {

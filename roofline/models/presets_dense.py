@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.model import Sizes, Transformer, Window
-from roofline.preset import Preset, config
+from roofline.models.preset import Preset, config
 
 _GPT: dict[str, Any] = {
     "gated": False,

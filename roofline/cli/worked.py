@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
 from roofline import worked as book
+from roofline.cli import inputs, output
 from roofline.worked import Result
 
 FAILED = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.fields import Fields
 from roofline.model import Sizes, Transformer, Window
+from roofline.models.fields import Fields
 
 LOCAL = ("sliding_attention", "chunked_attention")
 

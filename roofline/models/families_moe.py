@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.families_common import everywhere, llama, qwen_window, sizes, window
-from roofline.fields import Fields
 from roofline.model import Experts, Latent, Transformer
+from roofline.models.families_common import everywhere, llama, qwen_window, sizes, window
+from roofline.models.fields import Fields
 
 _DEEPSEEK_TOP_K = {
     "deepseek_v2": "greedy",

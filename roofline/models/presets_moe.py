@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.model import Experts, Latent, Transformer, Window
-from roofline.preset import Preset, config
+from roofline.models.preset import Preset, config
 
 _ACTIVE = "The published active parameters leave out the embedding. "
 _SINKS = _ACTIVE + "Every other layer attends only to a window of 128 tokens."

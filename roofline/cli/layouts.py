@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from roofline import bubbles as schedules
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
 from roofline import guide as advice
 from roofline import placement as places
+from roofline.cli import inputs, output
 from roofline.counting import parameters
 from roofline.memory import CONVENTIONS, convention
 from roofline.names import choose

@@ -11,10 +11,8 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
-from roofline import cli_settings as settings
 from roofline.bound import Bound, busy, crossings
+from roofline.cli import inputs, output, settings
 from roofline.machine import Machine
 from roofline.names import choose
 from roofline.strategies import STRATEGIES, Strategy

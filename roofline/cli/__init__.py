@@ -1,6 +1,6 @@
 """``python -m roofline``: the formulas on the command line.
 
-Commands stand in the ``cli_`` files beside this one; here is what they have in common. Bad input
+Commands stand in the files beside this one; here is what they have in common. Bad input
 ends with one red line on standard error and the exit code 2, never with a traceback.
 """
 
@@ -16,13 +16,12 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from roofline import cli_hardware
-from roofline import cli_output as output
-from roofline.cli_backtest import backtest, predict
-from roofline.cli_collectives import collectives
-from roofline.cli_layouts import bubbles, guide, placement
-from roofline.cli_strategies import strategies
-from roofline.cli_worked import worked
+from roofline.cli import hardware, output
+from roofline.cli.backtest import backtest, predict
+from roofline.cli.collectives import collectives
+from roofline.cli.layouts import bubbles, guide, placement
+from roofline.cli.strategies import strategies
+from roofline.cli.worked import worked
 
 BAD_INPUT = 2
 
@@ -95,7 +94,7 @@ app = typer.Typer(
 )
 for command in (strategies, collectives, placement, guide, bubbles, worked, predict, backtest):
     app.command()(command)
-app.add_typer(cli_hardware.app, name="hardware")
+app.add_typer(hardware.app, name="hardware")
 
 
 def main() -> None:

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
-from roofline.cli_ways import ALL, DISPATCH, FLAT, ON_TIERS, Answer, Asked, answers
+from roofline.cli import inputs, output
+from roofline.cli.ways import ALL, DISPATCH, FLAT, ON_TIERS, Answer, Asked, answers
 from roofline.collectives import COLLECTIVES
 from roofline.groups import Group, spans
 from roofline.units import show

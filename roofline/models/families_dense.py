@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.families_common import everywhere, llama, qwen_window, sizes, window
-from roofline.fields import Fields
 from roofline.model import Transformer
+from roofline.models.families_common import everywhere, llama, qwen_window, sizes, window
+from roofline.models.fields import Fields
 
 
 def mistral(config: Fields, name: str) -> Transformer:

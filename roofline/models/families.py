@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from roofline import families_dense, families_moe
-from roofline.families_common import llama
-from roofline.fields import Fields
 from roofline.model import Transformer
+from roofline.models import families_dense, families_moe
+from roofline.models.families_common import llama
+from roofline.models.fields import Fields
 from roofline.names import choose
 
 

@@ -11,10 +11,9 @@ import typer
 
 from roofline import accuracy
 from roofline import backtest as back
-from roofline import cli_inputs as inputs
-from roofline import cli_output as output
 from roofline.accuracy import Errors
 from roofline.backtest import Backtest, Row
+from roofline.cli import inputs, output
 from roofline.run_fields import Run
 
 FAILED = 1

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roofline.fields import Fields
 from roofline.model import Transformer
-from roofline.model_families import transformer
+from roofline.models.families import transformer
+from roofline.models.fields import Fields
 
 MAX_BYTES = 1_000_000
 

@@ -1,0 +1,1 @@
+"""Rows and readers behind ``roofline.model``: families, configuration files, published models."""
