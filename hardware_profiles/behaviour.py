@@ -20,6 +20,8 @@ Part = Annotated[float, Field(ge=0, le=1, json_schema_extra={"unit": "1"})]
 Amount = Annotated[float, Field(ge=0, le=1e6, json_schema_extra={"unit": "1"})]
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "point-to-point")
+ROOTED = ("broadcast", "reduce", "scatter", "gather")  # no step needs them: they may be left out
+FABRICS = ("infiniband", "roce", "efa", "efa-v1", "slingshot", "tcpx", "tcpxo")
 
 
 class MatmulFit(Strict):
@@ -68,6 +70,60 @@ class NetworkFit(Strict):
     exchange: Share = Field(description="all-to-alls, over what rings reach")
 
 
+class WireFit(Strict):
+    """A collective with nothing beside it, in the innermost tier: see ``roofline.isolated``."""
+
+    start: Latency
+    per_rank: Latency
+    fraction: Share = Field(description="of the tier's bandwidth, by rings")
+    root: Annotated[float, Field(ge=0, le=1e-3, json_schema_extra={"unit": "s/√B"})]
+    switched: Part = Field(0.0, description="of the tier's bandwidth, by switches that add")
+    crowding: Annotated[float, Field(ge=0, le=4, json_schema_extra={"unit": "1"})] = 0.0
+
+
+class FabricFit(Strict):
+    """A kind of network between units, with nothing beside: see ``roofline.isolated``."""
+
+    start: Latency
+    hop: Latency = Field(gt=0, description="of a tree between units; half of it of a ring")
+    handshake: Amount = Field(ge=1, description="hops of long messages, over those of short ones")
+    unasked: Amount = Field(gt=0, le=1e9, description="bytes half way from short to long")
+    message: Latency = Field(description="for each peer of an all-to-all outside the unit")
+    root: Annotated[float, Field(ge=0, le=1e-3, json_schema_extra={"unit": "s/√B"})]
+    growth: Amount = Field(description="the depth is log2(units) to this power")
+    ring: Share
+    exchange: Share
+    send: Share
+
+
+class IsolatedFit(Strict):
+    """What collectives take that have the network to themselves, as benchmarks measure them."""
+
+    wires: dict[str, WireFit]
+    fabrics: dict[str, FabricFit]
+    fitted_to: tuple[Text, ...] = Field((), description="sources that the fit has seen")
+    error: str = Field("", description="on sources that it has not seen")
+    source: Text
+
+    @field_validator("wires")
+    @classmethod
+    def _has_known_collectives(cls, value: dict[str, WireFit]) -> dict[str, WireFit]:
+        for name in value:
+            if name not in COLLECTIVES:
+                raise ValueError(f"unknown collective {name!r}; {nearest(name, COLLECTIVES)}")
+        return value
+
+    @field_validator("fabrics")
+    @classmethod
+    def _has_known_fabrics(cls, value: dict[str, FabricFit]) -> dict[str, FabricFit]:
+        for name in value:
+            if name not in FABRICS:
+                raise ValueError(f"unknown fabric {name!r}; {nearest(name, FABRICS)}")
+        if FABRICS[0] not in value:
+            raise ValueError(f"no numbers for {FABRICS[0]}, which stands for those without any")
+        return value
+
+
 class HabitsFit(Strict):
     """How jobs behave beyond kernels and collectives: see ``roofline.job``."""
 
@@ -75,8 +131,10 @@ class HabitsFit(Strict):
     fine_overlap: Part
     experts: Annotated[float, Field(ge=1, le=4, json_schema_extra={"unit": "1"})]
     host: Latency
+    launch: Latency = 1e-5  # an eager PyTorch module's, per kernel; no published run tells it
     fixed: Latency
     power: Part
+    early: Part = Field(default=1.0, description="speed of matmuls in the GPU's first software")
 
 
 class Spread(Strict):
@@ -122,8 +180,9 @@ class StepFit(Strict):
     @classmethod
     def _has_every_collective(cls, value: dict[str, LinkFit]) -> dict[str, LinkFit]:
         for name in value:
-            if name not in COLLECTIVES:
-                raise ValueError(f"unknown collective {name!r}; {nearest(name, COLLECTIVES)}")
+            if name not in COLLECTIVES + ROOTED:
+                known = COLLECTIVES + ROOTED
+                raise ValueError(f"unknown collective {name!r}; {nearest(name, known)}")
         if missing := [name for name in COLLECTIVES if name not in value]:
             raise ValueError(f"no numbers for {', '.join(missing)}")
         return value

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from hardware_profiles import catalog, reading
-from hardware_profiles.behaviour import StepFit
+from hardware_profiles.behaviour import IsolatedFit, StepFit
 from hardware_profiles.errors import ProfileError, explain, nearest
 from hardware_profiles.quantity import Latency
 from hardware_profiles.schema import DTYPES, Accelerator, Cluster, NetworkTier, Strict, Text
@@ -41,6 +41,9 @@ class Calibration(Strict):
         "", description="how far predictions with this overlay were from cases it was not fitted to"
     )
     step: StepFit | None = Field(None, description="what the whole-step model was fitted to")
+    isolated: IsolatedFit | None = Field(
+        None, description="collectives with the network to themselves"
+    )
     source: Text
 
     @field_validator("matmul")
@@ -92,8 +95,10 @@ def _read(path: Path, _stamp: object) -> Calibration:
 
 
 def for_accelerator(name: str) -> Calibration | None:
-    """The shipped overlay that covers the accelerator ``name``, if one does."""
-    return next((c for c in map(calibration, calibrations()) if name in c.accelerators), None)
+    """The overlay that covers the accelerator ``name``, if one does; a user's own comes first."""
+    own = catalog.own("calibration")
+    names = sorted(calibrations(), key=lambda overlay: overlay not in own)
+    return next((c for c in map(calibration, names) if name in c.accelerators), None)
 
 
 def calibrate(cluster: Cluster, overlay: Calibration) -> Cluster:

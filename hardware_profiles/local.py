@@ -55,6 +55,12 @@ def local_cluster() -> Cluster:
     return _of_cpu(seen)
 
 
+@cache
+def cpu_cluster() -> Cluster:
+    """This machine's CPU as a cluster of one, whatever GPUs there are beside it."""
+    return _of_cpu([])
+
+
 def catalogue_name(model: str) -> str | None:
     """The accelerator of the catalogue that nvidia-smi calls ``model``, if we have it.
 

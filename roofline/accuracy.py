@@ -11,7 +11,7 @@ can stand in one search.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,19 @@ from numpy.typing import ArrayLike
 
 from roofline.backtest import Row
 
-GROUPS = {
+GROUPS: Mapping[str, Callable[[Row], str]] = {
     "gpu": lambda row: row.accelerator,
     "source": lambda row: row.source,
     "family": lambda row: row.family,
     "precision": lambda row: row.precision,
+    "year": lambda row: stated(row, "year"),
+    "framework": lambda row: row.framework,
+    "quality": lambda row: stated(row, "quality"),
+    "series": lambda row: stated(row, "series"),
+    "model": lambda row: str(row.run["model"].get("name") or UNSTATED)[:60],
+    "gpus": lambda row: f"{row.gpus:,}",
 }
+UNSTATED = "not stated"
 SMALLEST_SWEEP = 4  # runs
 
 
@@ -51,6 +58,12 @@ class Ranking:
     tau: float
     regret: float
     baseline_tau: float
+
+
+def stated(row: Row, field: str) -> str:
+    """What a run says of itself, as text."""
+    value = row.run.get(field)
+    return UNSTATED if value is None else str(value)[:60]
 
 
 def errors(rows: Sequence[Row], group: str = "all") -> Errors:

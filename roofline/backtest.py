@@ -28,10 +28,13 @@ from roofline.dims import Dims
 from roofline.layout import RECOMPUTE, stack
 from roofline.machine import Tier
 from roofline.model_flops import flops_per_token
-from roofline.run_fields import Run, RunError
+from roofline.run_fields import NotMeasured, Run, RunError
 from roofline.step import predict
 
 Column = NDArray[np.float64]
+
+Member = tuple[str, Run, runs.Job]  # with the name that a refusal is listed under
+WRONG = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError)
 
 Fits = Callable[[str], StepFit | None]  # accelerator → what its calibration says, if anything
 
@@ -53,6 +56,8 @@ class Row:
     flops: float  # of the model, a step
     terms: dict[str, float]
     assumed: tuple[str, ...]
+    framework: str
+    run: Run  # as it was stated
 
     @property
     def error(self) -> float | None:
@@ -79,14 +84,14 @@ class Backtest:
 def published() -> list[Run]:
     """The published runs that come with the package; ``data/published_runs.md`` says from where."""
     text = files("roofline").joinpath("data/published_runs.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines() if line]
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 def parse(text: str) -> tuple[list[tuple[str, Run]], list[Refused]]:
     """Runs of a JSONL text with the names of their lines, and the lines that are none."""
     found: list[tuple[str, Run]] = []
     refused: list[Refused] = []
-    for i, line in enumerate(text.splitlines(), 1):
+    for i, line in enumerate(text.split("\n"), 1):  # texts may hold other ends of lines
         if not line.strip():
             continue
         try:
@@ -115,18 +120,44 @@ def at_peak(accelerator: str) -> StepFit | None:
 def backtest(named: Iterable[tuple[str, Run]], fits: Fits = shipped) -> Backtest:
     """Every run predicted; ``named`` are runs with the names that a refusal is listed under."""
     refused: list[Refused] = []
-    groups: dict[str, list[tuple[Run, runs.Job]]] = defaultdict(list)
+    groups: dict[str, list[Member]] = defaultdict(list)
     for name, run in named:
         try:
             job = runs.job(run)
+            _measured(run)
             dtype = calibrated.dtype_of(job.precision)
-            if dtype not in hw.accelerator(job.accelerator).peak_flops:
-                raise RunError(f"precision: {job.accelerator} has no {dtype} rate")
-            groups[job.accelerator].append((run, job))
-        except (ValueError, TypeError, ArithmeticError) as error:
-            refused.append(Refused(name, str(error)))
-    rows = [row for name, members in groups.items() for row in _predicted(name, members, fits)]
+            rates = hw.accelerator(job.accelerator).peak_flops
+            if dtype not in rates:
+                known = ", ".join(rates)
+                raise RunError(f"precision: {job.accelerator} has no {dtype} rate; it has {known}")
+            groups[job.accelerator].append((name, run, job))
+        except WRONG as error:
+            refused.append(Refused(name, _told(error)))
+    rows: list[Row] = []
+    for accelerator, members in groups.items():
+        parts = _parts(members, fits(accelerator))
+        tried = list(zip(members, parts, strict=True))
+        refused += [Refused(m[0], _told(p)) for m, p in tried if isinstance(p, Exception)]
+        rows += _predicted(accelerator, [(m, p) for m, p in tried if isinstance(p, dict)])
     return Backtest(rows, refused)
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _parts(members: list[Member], fit: StepFit | None) -> list[dict[str, float] | Exception]:
+    """Terms of every run, or why it has none: each alone only where they cannot be all at once."""
+    try:
+        columns = terms([job for _, _, job in members], fit)
+        if np.all(np.isfinite(sum(columns.values()))):
+            return [{k: float(x[i]) for k, x in columns.items()} for i in range(len(members))]
+    except WRONG as error:
+        if len(members) == 1:
+            return [error]
+    if len(members) == 1:
+        return [RunError("model: its sizes are too large to compute with")]
+    return [_parts([member], fit)[0] for member in members]
 
 
 def terms(jobs: Sequence[runs.Job], fit: StepFit | None) -> dict[str, Column]:
@@ -162,11 +193,10 @@ def reference_cluster(accelerator: str) -> str:
     raise RunError(f"gpu: no cluster with {accelerator} comes with the package")
 
 
-def _predicted(name: str, members: list[tuple[Run, runs.Job]], fits: Fits) -> list[Row]:
-    jobs = [job for _, job in members]
-    parts = terms(jobs, fits(name))
+def _predicted(name: str, members: list[tuple[Member, dict[str, float]]]) -> list[Row]:
+    jobs = [job for (_, _, job), _ in members]
     flops = np.array([_flops(job) for job in jobs])
-    seconds = [_measured(run) for run, _ in members]
+    seconds = [_measured(run) for (_, run, _), _ in members]
     base = _baseline(name, jobs, flops, seconds)
     return [
         Row(
@@ -177,21 +207,23 @@ def _predicted(name: str, members: list[tuple[Run, runs.Job]], fits: Fits) -> li
             precision=job.precision,
             gpus=int(job.layout.gpus),
             sweep=_sweep(run, job),
-            predicted=float(sum(each[i] for each in parts.values())),
+            predicted=sum(parts.values()),
             measured=seconds[i],
             baseline=float(base[i]),
             flops=float(flops[i]),
-            terms={term: float(each[i]) for term, each in parts.items()},
+            terms=parts,
             assumed=job.assumed,
+            framework=job.framework.name,
+            run=run,
         )
-        for i, (run, job) in enumerate(members)
+        for i, ((_, run, job), parts) in enumerate(members)
     ]
 
 
 def _measured(run: Run) -> float | None:
     try:
         return runs.measured(run)
-    except RunError:
+    except NotMeasured:
         return None
 
 

@@ -26,6 +26,8 @@ BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than t
 _LARGE = np.empty(30 << 20, np.uint8)
 del _LARGE
 
+_LEAVES = frozenset((float, int, bool, str, type(None), np.float64))  # what holds no array
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,13 +43,13 @@ def pointwise(formula: Callable[P, R]) -> Callable[P, R]:
     def through(*args: P.args, **kwargs: P.kwargs) -> R:
         given: Any = (args, kwargs)
         arrays: list[Any] = []
-        listed = _gather(given, arrays)
+        listed = gather(given, arrays)
         if not arrays:
             return formula(*args, **kwargs)
         if listed:
-            given = _changed(given, _listed)
+            given = changed(given, _listed)
             arrays.clear()
-            _gather(given, arrays)
+            gather(given, arrays)
         points = _points(arrays)
         if points <= BLOCK:
             return formula(*given[0], **given[1])
@@ -63,7 +65,7 @@ def _piecewise(formula: Callable[..., Any], given: Any, points: int) -> Any:
         def cut(array: Any) -> Any:
             return array[start : start + BLOCK] if array.ndim else array
 
-        args, kwargs = _changed(given, cut)
+        args, kwargs = changed(given, cut)
         return formula(*args, **kwargs)
 
     first = piece(0)
@@ -76,7 +78,7 @@ def _piecewise(formula: Callable[..., Any], given: Any, points: int) -> Any:
         for out, part in zip(whole, _distinct(piece(start), stop - start), strict=True):
             out[start:stop] = part
     places = dict(zip(map(id, parts), whole, strict=True))
-    return _changed(first, lambda array: places.get(id(array), array))
+    return changed(first, lambda array: places.get(id(array), array))
 
 
 def _points(arrays: list[Any]) -> int:
@@ -97,16 +99,20 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
-def _gather(value: Any, found: list[Any]) -> bool:
+def gather(value: Any, found: list[Any]) -> bool:
     """Append every array in ``value``, and every list of numbers; True if there is such a list."""
+    if type(value) in _LEAVES:
+        return False
     if isinstance(value, np.ndarray):
         found.append(value)
         return False
     if isinstance(value, list) and _is_numbers(value):
         found.append(value)
         return True
-    # No generator: a list after an array must be found too.
-    return any([_gather(inner, found) for inner in _inside(value)])  # noqa: C419
+    listed = False
+    for inner in _inside(value):
+        listed |= gather(inner, found)
+    return listed
 
 
 def _is_numbers(value: list[Any]) -> bool:
@@ -121,13 +127,13 @@ def _inside(value: Any) -> tuple[Any, ...]:
         return tuple(value)
     if isinstance(value, dict):
         return tuple(value.values())
-    return tuple(getattr(value, name) for name in _names(value.__class__))
+    return tuple([getattr(value, name) for name in _names(value.__class__)])
 
 
 def _distinct(value: Any, points: int) -> Iterator[Any]:
     """Every array of ``points`` in a result, once, however many of its parts share it."""
     found: list[Any] = []
-    _gather(value, found)
+    gather(value, found)
     yield from {id(a): a for a in found if np.shape(a) == (points,)}.values()
 
 
@@ -135,28 +141,30 @@ def _listed(array: Any) -> Any:
     return np.asarray(array, float) if isinstance(array, list) else array
 
 
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
     """``value`` with its arrays replaced by what ``change`` makes of them; the rest is shared."""
-    memo: dict[int, Any] = {}
+    return _changed(value, change, {})
 
-    def visit(part: Any) -> Any:
-        if id(part) not in memo:
-            memo[id(part)] = part, visited(part)  # the part itself, so that its id stays taken
-        return memo[id(part)][1]
 
-    def visited(part: Any) -> Any:
-        if isinstance(part, np.ndarray) or (isinstance(part, list) and _is_numbers(part)):
-            return change(part)
-        if isinstance(part, tuple | list):
-            inner = [visit(each) for each in part]
-            if all(a is b for a, b in zip(inner, part, strict=True)):
-                return part
-            return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
-        if isinstance(part, dict):
-            return {key: visit(each) for key, each in part.items()}
-        names = _names(part.__class__)
-        new = {n: visit(getattr(part, n)) for n in names}
-        moved = {n: each for n, each in new.items() if each is not getattr(part, n)}
-        return replace(part, **moved) if moved else part
+def _changed(part: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
+    if type(part) in _LEAVES:
+        return part
+    if id(part) not in memo:  # with the part itself, so that its id stays taken
+        memo[id(part)] = part, _changed_inside(part, change, memo)
+    return memo[id(part)][1]
 
-    return visit(value)
+
+def _changed_inside(part: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
+    if isinstance(part, np.ndarray) or (isinstance(part, list) and _is_numbers(part)):
+        return change(part)
+    if isinstance(part, tuple | list):
+        inner = [_changed(each, change, memo) for each in part]
+        if all(a is b for a, b in zip(inner, part, strict=True)):
+            return part
+        return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
+    if isinstance(part, dict):
+        return {key: _changed(each, change, memo) for key, each in part.items()}
+    names = _names(part.__class__)
+    new = {n: _changed(getattr(part, n), change, memo) for n in names}
+    moved = {n: each for n, each in new.items() if each is not getattr(part, n)}
+    return replace(part, **moved) if moved else part

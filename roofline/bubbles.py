@@ -12,9 +12,8 @@ gradients and may wait. Work is m (F + B); a stage idles while the pipeline fill
 
 A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's and
 ZB-V's idle time is what a stage waits between its own first and last pass: the stages are shifted
-against each other, and a barrier between steps (a norm of all gradients before the optimizer) adds
-up to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` shows where these forms are exact.
-"""
+against each other; a barrier between steps (a norm of all gradients before the optimizer) adds up
+to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` shows where these forms are exact."""
 
 from __future__ import annotations
 
@@ -61,6 +60,14 @@ class Schedule:
     parameter_copies: int = 1
     equal_parts: bool = False  # the idle time is published for F = B - W = W only
     note: str = ""
+
+    def waits(self, f: Seconds, b: Seconds, w: Seconds, pair: Seconds) -> Seconds:
+        """Idle time per filling step, of F, B, W and F&B. [s]"""
+        most: Seconds = 0.0
+        for part in (self.idle, *self.at_least):
+            idle = part.forward * f + part.backward * b + part.weight * w + part.pair * pair
+            most = np.maximum(most, idle)
+        return most
 
 
 def _fill(p: Count, m: Count, v: Count) -> Count:
@@ -269,25 +276,19 @@ def bubble(
     0.25 0.0833333333333
     """
     row = schedule(name)
-    stages = checks.whole("stages", stages)
-    microbatches = checks.whole("microbatches", microbatches)
-    runs = checks.whole("chunks", _chunks(row, chunks))
+    p, m = checks.whole("stages", stages), checks.whole("microbatches", microbatches)
+    v = checks.whole("chunks", _chunks(row, chunks))
     checks.given_at_least(0, forward=forward, backward=backward, weight=weight, pair=pair)
-    _check(row, stages, microbatches, runs)
+    _check(row, p, m, v)
     full = 2.0 * forward if backward is None else backward
     part = full / 2 if weight is None else weight
     both = forward + full if pair is None else pair
-    step: Seconds = 0.0
-    for shares in (row.idle, *row.at_least):
-        idle = shares.forward * forward + shares.backward * full
-        step = np.maximum(step, idle + shares.weight * part + shares.pair * both)
-    saved = row.pairs(stages, microbatches) * (forward + full - both)
     return Bubble(
         row,
-        row.filling(stages, microbatches, runs) * step,
-        1.0 * microbatches * (forward + full) - saved,
-        row.in_flight(stages, microbatches, runs),
-        1.0 * runs,
+        row.filling(p, m, v) * row.waits(forward, full, part, both),
+        1.0 * m * (forward + full) - row.pairs(p, m) * (forward + full - both),
+        row.in_flight(p, m, v),
+        1.0 * v,
     )
 
 
@@ -339,8 +340,7 @@ def _check(row: Schedule, stages: Count, microbatches: Count, chunks: Count) -> 
     if np.all(fits):
         return
     first = int(np.argmin(fits))
-    points = np.broadcast_arrays(stages, microbatches, fits)
-    p, m = (int(point.flat[first]) for point in points[:2])
+    p, m = (int(np.broadcast_to(x, fits.shape).flat[first]) for x in (stages, microbatches))
     if row.even_stages and p % 2:
         near = f"{p - 1} and {p + 1}" if p > 1 else "2"
         raise ValueError(f"stages: {p} is odd and {row.title} works from both ends; try {near}")

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from hardware_profiles.behaviour import COLLECTIVES, StepFit
+from hardware_profiles.behaviour import COLLECTIVES, FABRICS, IsolatedFit, StepFit
 from hardware_profiles.schema import Accelerator, Cluster
 from roofline.communication import Link, Network
 from roofline.dims import Dims
+from roofline.isolated import Fabric, Idle, Wire
 from roofline.job import Habits, Job
 from roofline.kernels import Attention, Kernels, Matmuls, Streams
 from roofline.layout import Layout
 from roofline.machine import Tier
 from roofline.names import choose
-from roofline.units import Count
+from roofline.recipes import RECIPES, Recipe
+from roofline.units import BytesPerSecond, Count
 
 # What a precision's matmuls run in. MX and NV formats have a scale for every 32 or 16 elements.
 PRECISIONS = {
@@ -34,7 +37,7 @@ PRECISIONS = {
     "mxfp4": "fp4",
     "fp4": "fp4",
 }
-OPERAND_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+OPERAND_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 GRAPHED = 0.3  # gaps between kernels that a CUDA graph launches, over others
 SMS = 148  # where a profile does not say
 
@@ -49,14 +52,37 @@ class Behaviour:
     network: Network
     habits: Habits
     narrow: Count  # 1 where matmuls run in 8 bits or less
+    host_link: BytesPerSecond = inf
 
-    def job(self, model: Dims, layout: Layout) -> Job:
+    def job(self, model: Dims, layout: Layout, recipe: Recipe = RECIPES["mixed"]) -> Job:
         """A job on it; CUDA graphs close the gaps between kernels."""
         streams = self.kernels.streams
         gap = streams.gap * np.where(np.greater(layout.graphs, 0), GRAPHED, 1.0)
-        kernels = replace(self.kernels, streams=replace(streams, gap=gap))
+        ripe = np.where(np.greater(layout.early, 0), self.habits.early, 1.0)
+        kernels = replace(
+            self.kernels,
+            matmuls=_at(self.kernels.matmuls, ripe),
+            half_matmuls=_at(self.kernels.half_matmuls, ripe),
+            streams=replace(streams, gap=gap),
+            rank=layout.lora_rank,
+            frozen=layout.frozen_bytes,
+        )
         gathered = np.where(np.greater(self.narrow, 0), 1.0, 2.0)
-        return Job(model, layout, kernels, self.network, self.habits, self.narrow, gathered)
+        return Job(
+            model,
+            layout,
+            kernels,
+            self.network,
+            self.habits,
+            self.narrow,
+            gathered,
+            self.host_link,
+            recipe,
+        )
+
+
+def _at(matmuls: Matmuls, speed: Count) -> Matmuls:
+    return replace(matmuls, efficiency=matmuls.efficiency * speed)
 
 
 def dtype_of(precision: str) -> str:
@@ -78,7 +104,9 @@ def behaviour(cluster: Cluster, fit: StepFit | None = None, precision: str = "bf
         Tier(t.degree, t.effective_bandwidth, t.name, transit=t.transit, direct=t.direct)
         for t in cluster.tiers
     )
-    return on(cluster.accelerator, tiers, fit, dtype_of(precision))
+    found = on(cluster.accelerator, tiers, fit, dtype_of(precision))
+    link = cluster.host_link
+    return found if link is None else replace(found, host_link=link.total)
 
 
 def on(
@@ -130,8 +158,7 @@ def _matmuls(chip: Accelerator, fit: StepFit | None, dtypes: Dtypes) -> Matmuls:
 
 
 def _nearest_fit(fit: StepFit, dtype: str) -> Any:
-    wanted = "bf16" if dtype == "fp16" else dtype
-    order = {"fp4": ("fp4", "fp8", "bf16"), "fp8": ("fp8", "bf16")}.get(wanted, ("bf16",))
+    order = {"fp4": ("fp4", "fp8", "bf16")}.get(dtype, (dtype, "bf16"))
     return fit.matmuls[next(name for name in order if name in fit.matmuls)]
 
 
@@ -153,3 +180,18 @@ def network(tiers: tuple[Tier, ...], fit: StepFit | None) -> Network:
         for name, link in fit.collectives.items()
     }
     return Network(tiers, links, fit.network.outer, fit.network.hop, fit.network.exchange)
+
+
+def idle(tiers: tuple[Tier, ...], fit: IsolatedFit, fabric: str = FABRICS[0]) -> Idle:
+    """The tiers with one collective and nothing else on them.
+
+    Args:
+        fabric: the network beyond the innermost tier; one that was not measured is as InfiniBand.
+
+    Raises:
+        ValueError: a fabric that nobody knows.
+    """
+    known = choose("fabric", fabric, {name: name for name in FABRICS})
+    between = fit.fabrics.get(known, fit.fabrics[FABRICS[0]])
+    wires = {name: Wire(**wire.model_dump()) for name, wire in fit.wires.items()}
+    return Idle(tiers, wires, Fabric(**between.model_dump()))

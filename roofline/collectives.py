@@ -180,11 +180,23 @@ def collective(
     for reach in reaches:
         adds = op is ALL_REDUCE and in_network != "off" and reach.tier.in_network_reduction
         share = _share(op, reach, n, form, algorithm, in_network if adds else "off")
-        lanes = reach.lanes(1.0 if op.rooted else None)
-        by_tier.append(nbytes / reach.bandwidth(to_one=op is SEND) * lanes * share)
+        by_tier.append(_carried(op, nbytes, reach, share))
         if latency:
             alpha = alpha + _steps(op, reach, n, algorithm, adds) * reach.tier.latency
     return CollectiveTime(tuple(tier.name for tier in tiers), tuple(by_tier), alpha)
+
+
+def per_byte(op: Collective, ranks: Count, reaches: Sequence[Reach]) -> Seconds:
+    """Time of ``op`` on a byte at the slowest tier, of a group whose reaches are known. [s]"""
+    shares = [_share(op, reach, ranks, "precise", "hierarchical", "off") for reach in reaches]
+    times = [_carried(op, 1.0, *at) for at in zip(reaches, shares, strict=True)]
+    return reduce(np.maximum, times)
+
+
+def _carried(op: Collective, nbytes: Bytes, reach: Reach, share: Num) -> Seconds:
+    """Time of what one child's uplink carries."""
+    lanes = reach.lanes(1.0 if op.rooted else None)
+    return nbytes / reach.bandwidth(to_one=op is SEND) * lanes * share
 
 
 def find(op: Collective | str) -> Collective:

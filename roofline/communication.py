@@ -24,14 +24,15 @@ from roofline.collectives import (
     REDUCE_SCATTER,
     SEND,
     Collective,
-    collective,
+    per_byte,
 )
 from roofline.groups import Group, Reach, spans
-from roofline.machine import Tier, TierLike
+from roofline.machine import Tier
 from roofline.units import Bytes, Count, Seconds
 
 EXCHANGED = 30  # messages of an all-to-all that take as long as a hop
 TREE_STEP = 2.2  # latency of a tree's step between nodes, in hops of a ring
+IN_FLIGHT = 4 * 512 * 1024  # bytes that a ring hands on at a time: 4 channels of 512 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,28 @@ class Route:
         latency = np.where(outside, start + self.network.hop, start)
         return self._alive(self._transfer(SEND, nbytes) + latency)
 
+    def relay(self, nbytes: Bytes, messages: Count) -> Seconds:
+        """``nbytes`` in all, as ``messages`` broadcasts one after the other. [s]
+
+        Each first fills the ring hop by hop: a rank hands on what it has received in whole. An
+        all-gather does not, since there all ranks send from the start.
+
+        Source: nccl, NCCL_BUFFSIZE (4 MiB) in NCCL_STEPS (8).
+        """
+        inner, *outer = self.network.achieved(ALL_GATHER)
+        share = self.reaches[0].above / inner.degree  # of the node's cards, others being at work
+        beyond = outer[0].bandwidth * share if outer else inner.bandwidth
+        hops = (self.units - 1) / beyond + (self.ranks - self.units) / inner.bandwidth
+        start = self.network.links[ALL_GATHER.name].start
+        filling = messages * (start + IN_FLIGHT * hops)
+        return self._alive(self._transfer(ALL_GATHER, nbytes) + filling)
+
     def _transfer(self, op: Collective, nbytes: Bytes) -> Seconds:
-        tiers: Sequence[TierLike] = self.network.achieved(op)
-        return nbytes * collective(op, 1.0, self.group, tiers).seconds
+        tiers = self.network.achieved(op)
+        pairs = zip(self.reaches, tiers, strict=True)
+        return nbytes * per_byte(
+            op, self.ranks, [reach._replace(tier=tier) for reach, tier in pairs]
+        )
 
     def _ring(self, op: Collective, nbytes: Bytes) -> Seconds:
         link, n, units = self.network.links[op.name], self.ranks, self.units

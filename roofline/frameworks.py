@@ -10,10 +10,11 @@ Sources: Megatron-LM, Megatron-Bridge and NeMo recipes of the releases that runs
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.layout import SCHEDULE
+from roofline.layout import EXCHANGE_HIDDEN, SCHEDULE
 from roofline.run_fields import Run, mapping
 
 
@@ -29,7 +30,9 @@ class Framework:
     tp_overlap: str = "backward"
     dp_overlap: bool = True
     pp_overlap: bool = True  # sends between interleaved chunks; plain 1F1B always waits
+    compiled: bool = False  # into one program, which launches its own kernels
     dropout: bool = False
+    zero_kind: str = "scatter"  # a row of ``ZERO_KIND``
     gradient_bytes: float = 2.0
     optimizer_bytes: float = 46.0
     full_recompute: str = "full"  # what "full" repeats
@@ -40,7 +43,13 @@ class Framework:
 FRAMEWORKS = (
     Framework("Megatron-Bridge", ("Megatron-Bridge",), fused_loss=True, tp_overlap="fine"),
     Framework("dgxc NeMo", ("dgxc-benchmarking",), tp_overlap="fine", fused_loss=True),
-    Framework("NeMo", ("NVIDIA/NeMo", "NeMo-Framework", "NeMo-Megatron"), tp_overlap="fine"),
+    Framework(
+        "NeMo 24.07",  # and before
+        ("NeMo-Framework-Launcher", "container 24.0"),
+        tp_overlap="fine",
+        attention="flash-2024",
+    ),
+    Framework("NeMo", ("NVIDIA/NeMo", "NeMo-Framework", "NeMo Framework"), tp_overlap="fine"),
     Framework(
         "Composer FSDP",
         ("llm-foundry", "Composer", "MosaicML"),
@@ -61,12 +70,14 @@ FRAMEWORKS = (
         ("InternEvo", "InternLM"),
         attention="flash-2",
         fused=False,
+        zero_kind="broadcast",
         tp_overlap="none",
         full_recompute="block",
     ),
     Framework(
         "JAX",
         ("JAX", "MaxText", "Pax", "paxml"),
+        compiled=True,
         tp_overlap="none",
         fused_loss=True,
         checkpoint="half",
@@ -81,6 +92,7 @@ FRAMEWORKS = (
         tp_overlap="none",
         dp_overlap=False,
         pp_overlap=False,
+        zero_kind="all-reduce",
         gradient_bytes=4.0,
     ),
     Framework(
@@ -92,8 +104,17 @@ FRAMEWORKS = (
         pp_overlap=False,
     ),
     Framework(
+        "Megatron 2021",  # before gradients of a layer's input were reduced behind its weights'
+        ("Narayanan", "SC21"),
+        attention="unfused",
+        tp_overlap="none",
+        dp_overlap=False,
+        pp_overlap=False,
+        dropout=True,
+    ),
+    Framework(
         "Megatron 2022",
-        ("Korthikanti", "Megatron", "vTrain", "Narayanan"),
+        ("Korthikanti", "Megatron", "vTrain"),
         attention="unfused",
         tp_overlap="backward",
         dp_overlap=False,
@@ -101,18 +122,30 @@ FRAMEWORKS = (
         dropout=True,
     ),
 )
+# Megatron since 2024, in bf16: fused attention, collectives behind compute.
+RECENT = Framework("Megatron-LM", (), fused_loss=True)
 # Share of a layer's forward pass that recomputing a module repeats.
 MODULES = {"layernorm": 0.02, "moe_act": 0.04, "mla_up_proj": 0.06, "mlp": 0.08, "moe": 0.5}
+RELEASE = re.compile(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?:\.(\d\d?))?(?![\d%])")
 UNKNOWN = Framework("unknown framework", ())
 
 
 def framework(run: Run) -> Framework:
-    """The row of ``FRAMEWORKS`` that the run's words name; 16-bit GPTs of old are Megatron's."""
+    """The row of ``FRAMEWORKS`` that the run's words name.
+
+    Megatron of 2022 is what ran in fp16, or before 2024, on the GPUs of that time.
+    """
     text = " ".join(str(run.get(key) or "") for key in ("framework", "source", "notes")).lower()
     for row in FRAMEWORKS:
         if any(word.lower() in text for word in row.words):
-            return row
-    return FRAMEWORKS[-1] if run.get("precision") == "fp16" else UNKNOWN
+            return RECENT if row is FRAMEWORKS[-1] and not _of_old(run) else row
+    return FRAMEWORKS[-1] if run.get("precision") == "fp16" and _of_old(run) else UNKNOWN
+
+
+def _of_old(run: Run) -> bool:
+    gpu = str(run.get("gpu")).lower()
+    later = any(name in gpu for name in ("h100", "h200", "h800", "b200", "b300", "mi3"))
+    return not later and (run.get("precision") == "fp16" or _year(run) < 2024 or "year" not in run)
 
 
 def recompute(run: Run, row: Framework, layers: float, stages: float) -> tuple[str, float]:
@@ -133,37 +166,83 @@ def recompute(run: Run, row: Framework, layers: float, stages: float) -> tuple[s
 
 def attention(run: Run, row: Framework) -> str:
     """The row of ``FLASH``: what the run's words say, else the framework's."""
-    words = f"{run.get('notes') or ''} {run.get('attention') or ''}".lower()
-    return "unfused" if "no flash" in words or "without flash" in words else row.attention
+    stated = str(run.get("attention") or "").lower()
+    words = f"{run.get('notes') or ''} {stated}".lower()
+    without = re.search(r"(?:\b(\d+[mb]) )?\b(?:no|not|without) flash", words)
+    name = str(mapping(run, "model").get("name")).lower()
+    if (without and (without[1] or "") in name) or "unfused" in stated:  # "126M without flash"
+        return "unfused"
+    return "flash-2" if "flash" in stated and row.attention == "unfused" else row.attention
+
+
+def fused_experts(run: Run, row: Framework) -> bool:
+    """Experts without biases; GPT-OSS's, and its clamped activation, from 26.06 on (not 26.06.01)."""
+    found = release(run)
+    fast = row.name == "Megatron-Bridge" and found >= (26, 6) and found != (26, 6, 1)
+    return fast or not clamped(run)
+
+
+def clamped(run: Run) -> bool:
+    """GPT-OSS: biases in the experts, and a clamped activation."""
+    return "gpt-oss" in str(mapping(run, "model").get("name") or "").lower()
+
+
+def release(run: Run) -> tuple[int, ...]:
+    """The container that the run's words name, as numbers: (26, 6, 1); () where none."""
+    for key in ("source", "notes"):
+        found = RELEASE.search(str(run.get(key) or ""))
+        if found:
+            return tuple(int(part) for part in found.groups() if part)
+    return ()
+
+
+def dropless(run: Run) -> bool:
+    """Whether every expert takes what comes."""
+    words = str(run.get("notes") or "").lower()
+    return not any(word in words for word in ("token-drop run", "token drop", "capacity factor"))
+
+
+def early(run: Run, row: Framework) -> bool:
+    """Blackwell under the containers of NeMo, before Megatron-Bridge."""
+    gpu = str(run.get("gpu") or "").lower()
+    return row.name in ("NeMo", "dgxc NeMo") and any(n in gpu for n in ("b200", "b300"))
 
 
 def graphs(run: Run, row: Framework) -> float:
     """CUDA graphs: 0 none, 1 of parts of a layer, 2 of the whole iteration."""
     kind = _latest(run, row, "cuda_graph_impl", "full_iteration")
+    scope = mapping(run, "extra").get("cuda_graph_scope")
+    if kind == "local" and scope == "full_iteration":
+        kind = scope
     if kind is None:
         return float(mapping(run, "extra").get("cuda_graphs") == 1)
+    if scope and "attn" not in scope:
+        return 0.0  # a router's few kernels spare the host nothing
     return {"none": 0.0, "full_iteration": 2.0}.get(str(kind), 1.0)
 
 
 def exchange_overlap(run: Run, row: Framework) -> float:
     """Share of the experts' all-to-alls that another micro-batch's compute hides."""
-    return 0.7 if _latest(run, row, "moe_a2a_overlap", True) else 0.0
+    return EXCHANGE_HIDDEN if _latest(run, row, "moe_a2a_overlap", True) else 0.0
 
 
 def _latest(run: Run, row: Framework, key: str, latest: Any) -> Any:
     """What the run says of an option, or what the newest release (26.08) does by default."""
     stated = mapping(run, "extra").get(key)
-    if stated is None and row.name == "Megatron-Bridge" and "'26.08" in str(run.get("source")):
+    newest = row.name == "Megatron-Bridge" and release(run) >= (26, 8)
+    if stated is None and newest and not clamped(run):
         return latest
     return stated
 
 
 def deduplicated(run: Run, row: Framework) -> bool:
-    """Dispatchers of DeepEP's kind: where stated, and in Megatron-Bridge."""
-    stated = mapping(run, "extra").get("moe_dispatcher")
-    if stated is not None:
-        return stated in ("hybridep", "deepep")
-    return row.name == "Megatron-Bridge"
+    """Dispatchers of DeepEP's kind: where stated, and in Megatron-Bridge where no recipe is known."""
+    extra = mapping(run, "extra")
+    if extra.get("moe_dispatcher") is not None or extra.get("recipe_preset"):
+        return extra.get("moe_dispatcher") in ("hybridep", "deepep")
+    latent = bool(mapping(run, "model").get("mla"))  # DeepSeek's recipe of NeMo 25.07
+    newer = row.name == "dgxc NeMo" and release(run) >= (25, 7)
+    return row.name == "Megatron-Bridge" or (latent and newer)
 
 
 def tp_overlap(run: Run, row: Framework) -> str:
@@ -177,7 +256,7 @@ def tp_overlap(run: Run, row: Framework) -> str:
 def schedule(run: Run) -> int:
     """The number of the pipeline schedule."""
     name = str(mapping(run, "extra").get("pp_schedule") or "").lower()
-    known = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", **{name: name for name in SCHEDULE}}
+    known = {"zb-1p": "zb-h1", **{name: name for name in SCHEDULE}}
     return SCHEDULE[known.get(name, "1f1b")]
 
 

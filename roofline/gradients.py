@@ -14,16 +14,50 @@ PyTorch FSDP (arXiv:2304.11277), section 3.3.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from roofline.groups import Group
+from roofline.adapters import trained
+from roofline.distinct import once, without
 from roofline.job import Job
+from roofline.layout import ZERO_KIND
 from roofline.microbatch import MicroBatch
 from roofline.stages import Owned, owned
-from roofline.units import Seconds
+from roofline.units import Count, Seconds
 
 BUCKET = 40e6  # parameters of a gradient bucket, at least; a million per rank in large groups
 HIDES = 0.9  # of a pass, behind which buckets travel
+
+# Fields of a layout that what the axis moves does not depend on, only what hides it.
+_HIDING = (
+    *("chunks", "micro_batch", "batch", "sequence", "sequence_parallel", "schedule", "even"),
+    *("recompute", "recompute_share", "offload_share", "tp_overlap", "cp_kind", "pp_overlap"),
+    *("dp_overlap", "ep_overlap", "deduplicated", "node_limit", "imbalance", "attention"),
+    *("fused", "fused_loss", "dropout", "blocking", "dispatch_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtTheEnd:
+    """Collectives of ZeRO-0, 1 and 2, and what of them cannot hide."""
+
+    reduce: Seconds
+    gather: Seconds
+    tied: Seconds
+    bucket: Count  # share of the gradients in one bucket
+    busy: Count  # of the SMs that a full group in a node takes
+
+
+@dataclass(frozen=True, slots=True)
+class _Layered:
+    """Collectives of ZeRO-3: of one layer, and of what is not in a layer."""
+
+    gather: Seconds
+    scatter: Seconds
+    root: Seconds
+    last: Seconds
+    mirror: Seconds  # replicas of a shard add up
 
 
 def data_parallel(job: Job, part: MicroBatch) -> dict[str, Seconds]:
@@ -38,45 +72,60 @@ def data_parallel(job: Job, part: MicroBatch) -> dict[str, Seconds]:
 
 def _at_the_end(job: Job, part: MicroBatch) -> dict[str, Seconds]:
     """ZeRO-0, 1 and 2: once per step."""
-    layout = job.layout
-    have = owned(job.model, layout)
-    reduce, gather = _once(job, have)
+    layout, moved = job.layout, once(_moved_at_the_end, without(job, *_HIDING))
+    reduce, gather, bucket = moved.reduce, moved.gather, moved.bucket
     chunked = np.greater(layout.chunks, 1)
     passes = np.where(chunked, np.minimum(layout.pp, layout.microbatches), 1.0)
     f, b = part.forward_seconds * passes, part.backward_seconds * passes
-    bucket = np.maximum(BUCKET, 1e6 * layout.data_ranks) / np.maximum(have.total, 1.0)
-    bucket = np.minimum(1.0, bucket)
     exposed = np.maximum(bucket * reduce, reduce - HIDES * b)
     exposed = exposed + np.maximum(bucket * gather, gather - HIDES * f)
-    inner = job.network.tiers[0].degree
-    busy = job.network.route(Group(layout.data_ranks, layout.tp)).reaches[0].above
-    busy = busy / np.minimum(8.0, inner)  # fewer ranks of a group in a node hold fewer SMs
-    lost = job.habits.contention * busy * (np.minimum(reduce, b) + np.minimum(gather, f))
+    lost = job.habits.contention * moved.busy * (np.minimum(reduce, b) + np.minimum(gather, f))
     hidden = np.greater(layout.dp_overlap, 0)
     return {
-        "data parallel": np.where(hidden, exposed, reduce + gather) + _tied_ends(job, have),
+        "data parallel": np.where(hidden, exposed, reduce + gather) + moved.tied,
         "contention": np.where(hidden, lost, 0.0),
     }
+
+
+def _moved_at_the_end(job: Job) -> _AtTheEnd:
+    layout, have = job.layout, trained(job.model, job.layout)
+    reduce, gather = _once(job, have)
+    bucket = np.maximum(BUCKET, 1e6 * layout.data_ranks) / np.maximum(have.total, 1.0)
+    inner = job.network.tiers[0].degree
+    busy = job.network.route(layout.data_group).reaches[0].above
+    busy = busy / np.minimum(8.0, inner)  # fewer ranks of a group in a node hold fewer SMs
+    return _AtTheEnd(reduce, gather, _tied_ends(job, have), np.minimum(1.0, bucket), busy)
 
 
 def _once(job: Job, have: Owned) -> tuple[Seconds, Seconds]:
     """Reduction of all gradients and gathering of all weights, dense and experts'."""
     layout = job.layout
     dense = have.dense + have.ends
-    route = job.network.route(Group(layout.data_ranks, layout.tp))
-    near = job.network.route(Group(layout.shards, layout.tp))
+    route = job.network.route(layout.data_group)
+    near = job.network.route(layout.shard_group)
     plain = np.equal(layout.zero, 0)
-    whole = np.logical_or(plain, np.greater(layout.shard, 0))  # sharded over a part: replicas too
+    sent_on = np.equal(layout.zero_kind, ZERO_KIND["broadcast"])
+    part = np.logical_or(np.greater(layout.shard, 0), np.greater(layout.zero_kind, 0))
+    whole = np.logical_or(plain, part)  # sharded over a part: replicas too
     grads = dense * layout.gradient_bytes
     reduce = np.where(whole, route.reduce(grads), route.scatter(grads))
     gather = np.where(plain, 0.0, near.gather(dense * layout.weight_bytes))
+    if np.any(sent_on):
+        owners = np.minimum(layout.shards, _matrices(job))
+        sent = near.relay(dense * layout.weight_bytes, owners)
+        gather = np.where(np.logical_and(sent_on, ~plain), sent, gather)
     if np.any(np.greater(have.experts, 0)):
-        route = job.network.route(Group(layout.expert_data_ranks, layout.ep * layout.etp))
+        route = job.network.route(layout.expert_data_group)
         grads = have.experts * layout.gradient_bytes
         weights = route.gather(have.experts * layout.weight_bytes)
         reduce = reduce + np.where(plain, route.reduce(grads), route.scatter(grads))
         gather = gather + np.where(plain, 0.0, weights)
     return reduce, gather
+
+
+def _matrices(job: Job) -> Count:
+    """Matrices on a GPU: queries to values, output, those of the MLP; embedding and head."""
+    return job.model.layers / job.layout.pp * (3.0 + job.model.inputs) + 2.0 - job.model.tied
 
 
 def _tied_ends(job: Job, have: Owned) -> Seconds:
@@ -85,39 +134,55 @@ def _tied_ends(job: Job, have: Owned) -> Seconds:
     apart = np.logical_and(np.greater(layout.pp, 1), np.greater(job.model.tied, 0))
     if not np.any(apart):
         return 0.0
-    pair = Group(np.where(apart, 2.0, 1.0), np.where(apart, layout.gpus / 2.0, 1.0))
-    return job.network.route(pair).reduce(have.ends * layout.gradient_bytes)
+    reduce = job.network.route(layout.ends_group).reduce(have.ends * layout.gradient_bytes)
+    return np.where(apart & np.greater(have.ends, 0), reduce, 0.0)
 
 
 def _layer_by_layer(job: Job, part: MicroBatch) -> dict[str, Seconds]:
-    """ZeRO-3: each layer gathered before each pass, its gradients scattered."""
+    """ZeRO-3: each layer gathered before each pass, its gradients scattered.
+
+    Where shards have replicas (HSDP), these add up in the last backward pass, a layer behind it.
+    """
     layout, chi = job.layout, job.habits.contention
-    have, here, m = owned(job.model, layout), job.model.layers / layout.pp, layout.microbatches
-    unit = (have.dense + have.experts) / here
-    route = job.network.route(Group(layout.shards, layout.tp))
-    gather = route.gather(unit * layout.weight_bytes)
-    scatter = route.scatter(unit * layout.gradient_bytes)
+    here, m = job.model.layers / layout.pp, layout.microbatches
+    moved = once(_moved_by_layer, without(job, *_HIDING))
+    gather, scatter = moved.gather, moved.scatter
     freed = np.greater(layout.reshard, 0)
     first = np.where(freed, gather, gather / m)
     second = np.where(freed, gather, 0.0) + scatter
     f, b = part.forward_seconds / here, part.backward_seconds / here
     lost_f, lost_b = chi * np.minimum(f, first), chi * np.minimum(b, second)
     waits = np.maximum(first - f - lost_f, 0.0) + np.maximum(second - b - lost_b, 0.0)
-    root = route.gather(have.ends * layout.weight_bytes)
-    edges = first + np.where(freed, root / 2, 0.0)
-    last = scatter + route.scatter(have.ends * layout.gradient_bytes)
-    replicas = layout.data_ranks / layout.shards
-    outer = job.network.route(Group(replicas, layout.tp * layout.shards))
-    hybrid = 0.3 * outer.reduce(have.total * layout.gradient_bytes / layout.shards)
+    edges = first + np.where(freed, moved.root / 2, 0.0)
+    hybrid = np.maximum(moved.mirror / here, moved.mirror - HIDES * part.backward_seconds)
     return {
-        "data parallel": m * (here * waits + edges) + last + hybrid,
+        "data parallel": m * (here * waits + edges) + moved.last + hybrid,
         "contention": m * here * (lost_f + lost_b),
     }
 
 
+def _moved_by_layer(job: Job) -> _Layered:
+    layout, have = job.layout, owned(job.model, job.layout)
+    learns, share = trained(job.model, layout), layout.pp / job.model.layers
+    packed = np.where(np.greater(layout.lora_rank, 0), layout.frozen_bytes, layout.weight_bytes)
+    weight_bytes = np.minimum(layout.weight_bytes, packed)
+    route = job.network.route(layout.shard_group)
+    gather = route.gather((have.dense + have.experts) * share * weight_bytes)
+    scatter = route.scatter((learns.dense + learns.experts) * share * layout.gradient_bytes)
+    root = route.gather(have.ends * weight_bytes)
+    last = scatter + route.scatter(learns.ends * layout.gradient_bytes)
+    outer = job.network.route(layout.replica_group)
+    mirror = outer.reduce(learns.total * layout.gradient_bytes / layout.shards)
+    return _Layered(gather, scatter, root, last, mirror)
+
+
 def optimizer(job: Job) -> Seconds:
     """Every owned state read and written once, every local gradient zeroed and copied. [s]"""
-    layout, have = job.layout, owned(job.model, job.layout)
+    return once(_optimizer, without(job, *_HIDING))
+
+
+def _optimizer(job: Job) -> Seconds:
+    layout, have = job.layout, trained(job.model, job.layout)
     split = np.greater_equal(layout.zero, 1)
     own = (have.dense + have.ends) / np.where(split, layout.shards, 1.0)
     own = own + have.experts / np.where(split, layout.expert_data_ranks, 1.0)

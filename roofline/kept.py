@@ -17,9 +17,10 @@ al., and its equations 2 and 6. Recomputation of a layer keeps less:
     half         its input, q, v, both attention and MLP outputs, one up matrix: every second matmul
     block, full  its input
 
-Eager frameworks keep more: 6 h for each RMSNorm, and the activation of a gate, 2 f. Left out:
-router logits and LoRA's narrow tensors, each below 1 %, and keys and values that eager code repeats
-for all heads, 9 % of a Llama 3 8B layer.
+Where DTensor cuts matrices the outputs of both norms are kept as gathered, on all t ranks, but for
+asynchronous tensor parallelism. Eager frameworks keep more: 6 h for each RMSNorm, and the
+activation of a gate, 2 f. Left out: router logits and LoRA's narrow tensors, each below 1 %, and
+keys and values that eager code repeats for all heads, 9 % of a Llama 3 8B layer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.dims import Dims
-from roofline.layout import FLASH, RECOMPUTE, Layout
+from roofline.layout import FLASH, OVERLAP, RECOMPUTE, Layout
 from roofline.recipes import Recipe
 from roofline.units import Bytes, Count
 
@@ -106,7 +107,9 @@ def _tensors(model: Dims, layout: Layout, recipe: Recipe) -> dict[str, Tensors]:
 def _residual(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
     stream = layout.tokens * model.hidden / layout.split
     chains = EAGER_NORM * (1.0 - layout.fused) * (1.0 - model.layernorm)
-    norms = stream * (2.0 * (recipe.operand + chains) + 2.0 * layout.dropout)
+    read = recipe.operand * np.where(np.greater(recipe.dtensor, 0), layout.split, 1.0)
+    alone = np.where(np.equal(layout.tp_overlap, OVERLAP["fine"]), recipe.operand, read)
+    norms = stream * (2.0 * (alone + chains) + 2.0 * layout.dropout)
     return Tensors(recipe.element * stream, recipe.element * stream, norms)
 
 

@@ -49,10 +49,16 @@ class Matmuls:
         filled = np.sqrt(waves * waves + self.wave * self.wave)
         flops = filled * self.sms * (TILE * 2.0) * (k + self.depth)
         compute = flops / (self.peak * self.efficiency)
-        nbytes = batch * (self.operand_bytes * k * (m + n) + out_bytes * m * n)
+        nbytes = self.nbytes(m, n, k, batch, out_bytes)
         corner = norm4 if self.soft else np.maximum
         seconds: Seconds = corner(compute, nbytes / (self.hbm * self.hbm_fraction)) + self.start
         return seconds
+
+    def nbytes(
+        self, m: Count, n: Count, k: Count, batch: Count = 1.0, out_bytes: Bytes = 2.0
+    ) -> Bytes:
+        """Operands read and output written, once each. [B]"""
+        return batch * (self.operand_bytes * k * (m + n) + out_bytes * m * n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +76,25 @@ class Attention:
 
     def of(self, kind: Count, head_dim: Count) -> Attention:
         """The kernels of generation ``kind`` (a row of ``FLASH``) over heads of ``head_dim``."""
-        older = [np.equal(kind, FLASH["flash-2"]), np.equal(kind, FLASH["flash-1"])]
-        efficiency = np.select(older, [self.flash_2, self.flash_1], self.efficiency)
-        short = np.clip((128.0 - head_dim) / 64.0, 0.0, 1.0)
+        older = {
+            "flash-2": self.flash_2,
+            "flash-1": self.flash_1,
+            "flash-2024": (self.flash_2 + self.efficiency) / 2,  # cuDNN of early 2024, on its way
+        }
+        rows = [np.equal(kind, FLASH[name]) for name in older]
+        efficiency = np.select(rows, list(older.values()), self.efficiency)
+        short = np.clip((128.0 - head_dim) / 64.0, -0.5, 1.0)
         return replace(self, efficiency=efficiency * (1.0 - (1.0 - self.narrow) * short))
+
+    def flops(self, queries: Count, keys: Count, width: Count, causal: Count = 0.5) -> Count:
+        """q kᵀ and a v forward, of the keys that are seen."""
+        return 2.0 * queries * keys * width * causal
 
     def seconds(
         self, queries: Count, keys: Count, width: Count, chunk: Count, causal: Count = 0.5
     ) -> Seconds:
         """Forward, ``width`` = heads · (d_qk + d_v) on this GPU; ``chunk`` keys at a time. [s]"""
-        flops = 2.0 * queries * keys * width * causal
+        flops = self.flops(queries, keys, width, causal)
         return flops * (chunk + self.half) / (chunk * self.efficiency * self.peak) + self.start
 
     def backward_seconds(
@@ -104,6 +119,18 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """One operation of a layer and micro-batch as it was added up; pairs are forward, backward."""
+
+    name: str
+    kind: str  # a field of ``roofline.work.Work``
+    seconds: tuple[Seconds, Seconds]
+    flops: tuple[Count, Count]  # of matmuls; 0 where it is memory-bound
+    nbytes: tuple[Bytes, Bytes]
+    peak: FlopPerSecond = 0.0  # of the data type that its matmuls run in
+
+
+@dataclass(frozen=True, slots=True)
 class Kernels:
     """Everything that runs on one GPU."""
 
@@ -111,6 +138,9 @@ class Kernels:
     half_matmuls: Matmuls  # the same in bf16: the head, and attention that is not fused
     attention: Attention
     streams: Streams
+    rank: Count = 0  # of LoRA's adapters beside every matrix of the layers; 0: all is trained
+    frozen: Bytes = 2.0  # of a weight that is not trained
+    notes: list[Noted] | None = None  # where every operation of a layer is written down, if it is
 
 
 def norm4(a: Seconds, b: Seconds) -> Seconds:

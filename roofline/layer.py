@@ -5,6 +5,8 @@ h width, f feed-forward width, t tensor-parallel ranks. A matmul costs its forwa
 shape; a memory-bound kernel the bytes that it reads and writes. Bytes per token are counted for
 16-bit activations: norm 4h forward and 8h backward, rope 4(a+a_kv)d, activation f(2g+2) and f(4g+2),
 residual and dropout 6h and 4h; eager frameworks run chains of kernels in fp32 and pay factors.
+Routed experts on one GPU have kernels of their own, each of which starts and ends on an idle GPU;
+only where one graph holds the iteration does one kernel do them all.
 
 Sources: Korthikanti et al., section 4; Megatron-LM's and Transformer Engine's kernels, counted.
 """
@@ -16,40 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from roofline.dims import Dims
-from roofline.kernels import Kernels
+from roofline.kernels import BACKWARD_ATTENTION, Kernels
 from roofline.layout import FLASH, RING, Layout
-from roofline.units import Bytes, Count, Seconds
+from roofline.units import Count, Seconds
+from roofline.work import Block, Work
 
 EAGER_NORM, EAGER_ROPE, EAGER_ACTIVATION = 5.0, 4.0, 1.7  # bytes of eager chains over fused
-EAGER_EXPERTS = 8.0  # the same for an expert's clamped activation with its biases
+EAGER_EXPERTS = 18.0  # the same in fp32 for experts with biases and a clamped activation
 EAGER_LAUNCHES = 40  # kernels of an eager layer forward, twice as many backward
 BLOCKED = 50e-6  # seconds that the host takes for one of them when it waits for each
 MISALIGNED = 12.0  # slower, batched matmuls over heads whose width is not a multiple of 8
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Seconds of one layer by kind, of one pass."""
-
-    matmuls: Seconds
-    attention: Seconds
-    memory: Seconds
-
-    @property
-    def total(self) -> Seconds:
-        """All kinds. [s]"""
-        return self.matmuls + self.attention + self.memory
-
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            self.matmuls + other.matmuls,
-            self.attention + other.attention,
-            self.memory + other.memory,
-        )
-
-    def times(self, factor: Count) -> Work:
-        """The same work ``factor`` times."""
-        return Work(self.matmuls * factor, self.attention * factor, self.memory * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +39,6 @@ class Layer:
     tail: Work
 
 
-class _Sum:
-    """Adds up kernels of one block, forward and backward."""
-
-    def __init__(self, kernels: Kernels, casts: Count) -> None:
-        self.kernels = kernels
-        self.casts = casts  # 1 where operands are cast to a narrower type
-        self.forward = Work(0.0, 0.0, 0.0)
-        self.backward = Work(0.0, 0.0, 0.0)
-
-    def matmul(self, m: Count, n: Count, k: Count, batch: Count = 1.0) -> None:
-        """x[m, k] W[k, n] with dgrad and wgrad; the gradient accumulates in fp32."""
-        run = self.kernels.matmuls.seconds
-        grads = run(m, k, n, batch) + run(n, k, m, batch, out_bytes=8.0)
-        cast = self.casts * self.kernels.streams.seconds(4.0 * batch * m * n)
-        self.forward += Work(run(m, n, k, batch), 0.0, 0.0)
-        self.backward += Work(grads, 0.0, cast)
-
-    def stream(self, forward: Bytes, backward: Bytes, kernels: Count = 1.0) -> None:
-        """Memory-bound kernels of so many bytes each way."""
-        run = self.kernels.streams.seconds
-        self.forward += Work(0.0, 0.0, run(forward, kernels))
-        self.backward += Work(0.0, 0.0, run(backward, kernels))
-
-
 def dense(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
     """A layer with a plain MLP."""
     block = attention_block(model, layout, kernels, casts)
@@ -92,36 +46,39 @@ def dense(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
     return _layer(layout, block, mlp, tail)
 
 
-def _layer(layout: Layout, first: _Sum, second: _Sum, tail: Work) -> Layer:
+def _layer(layout: Layout, first: Block, second: Block, tail: Work) -> Layer:
     waits = Work(0.0, 0.0, layout.blocking * EAGER_LAUNCHES * BLOCKED)
+    first.note("waits for every kernel", "memory", (waits.memory, 2 * waits.memory))
     forward = first.forward + second.forward + waits
     return Layer(forward, first.backward + second.backward + waits.times(2), tail)
 
 
-def mixture(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
-    """A layer with experts."""
+def mixture(
+    model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count = 1.0
+) -> Layer:
+    """A layer with experts, whose own kernels take ``slow`` times as long."""
     block = attention_block(model, layout, kernels, casts)
-    experts, tail = _experts(model, layout, kernels, casts)
+    experts, tail = _experts(model, layout, kernels, casts, slow)
     return _layer(layout, block, experts, tail)
 
 
-def attention_block(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> _Sum:
+def attention_block(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Block:
     """Norm, projections, attention, residual."""
-    block = _Sum(kernels, casts)
+    block = Block(kernels, casts)
     tokens, t = layout.tokens, layout.tp
     heads = model.heads / t
     eager = _eager(model, layout)
     _norm(block, model, layout, eager)
     _projections(block, model, layout, eager)
     _core(block, model, layout, heads)
-    block.matmul(tokens, model.hidden, heads * model.value_dim)
+    block.matmul(tokens, model.hidden, heads * model.value_dim, name="attention output")
     _residual(block, model, layout)
     return block
 
 
 def core_attention(model: Dims, layout: Layout, kernels: Kernels) -> Work:
     """The forward pass of q kᵀ and a v alone: what selective recomputation repeats."""
-    block = _Sum(kernels, 0.0)
+    block = Block(kernels, 0.0)
     _core(block, model, layout, model.heads / layout.tp)
     return block.forward
 
@@ -131,14 +88,14 @@ def _eager(model: Dims, layout: Layout) -> Count:
     return (1.0 - layout.fused) * (1.0 - model.layernorm)
 
 
-def _norm(block: _Sum, model: Dims, layout: Layout, eager: Count) -> None:
+def _norm(block: Block, model: Dims, layout: Layout, eager: Count) -> None:
     nbytes = layout.tokens / layout.split * model.hidden
     chain = 1.0 + (EAGER_NORM - 1.0) * eager
     backward = 8.0 + 2.0 * (1.0 - layout.fused) + 4.8 * (chain - 1.0)
-    block.stream(4.0 * nbytes * chain, nbytes * backward, 1.0 + 5.0 * eager)
+    block.stream(4.0 * nbytes * chain, nbytes * backward, 1.0 + 5.0 * eager, name="norm")
 
 
-def _projections(block: _Sum, model: Dims, layout: Layout, eager: Count) -> None:
+def _projections(block: Block, model: Dims, layout: Layout, eager: Count) -> None:
     """Queries, keys and values, plain or latent."""
     tokens, t, h, a = layout.tokens, layout.tp, model.hidden, model.heads / layout.tp
     latent = np.greater(model.latent, 0)
@@ -146,34 +103,36 @@ def _projections(block: _Sum, model: Dims, layout: Layout, eager: Count) -> None
     width = (a + 2 * kv) * model.head_dim
     if not np.all(latent):
         plain = np.where(latent, 0.0, 1.0)
-        block.matmul(tokens * plain, width, h)
+        block.matmul(tokens * plain, width, h, name="query, key, value", joint=3.0)
         rope = 4.0 * tokens * (a + kv) * model.head_dim * (1.0 + (EAGER_ROPE - 1.0) * eager)
         packed = 4.0 * tokens * width
         moved = np.where(np.greater(model.rope, 0), rope, packed) * plain
-        block.stream(moved, moved, 1.0 + 3.0 * eager)
+        block.stream(moved, moved, 1.0 + 3.0 * eager, name="rope")
         bias = 2.0 * tokens * width * model.bias * plain
-        block.stream(0.0, bias, model.bias)
+        block.stream(0.0, bias, model.bias, name="bias gradient")
     if np.any(latent):
         on = np.where(latent, 1.0, 0.0)
         queries = a * model.head_dim
         rank = np.where(np.greater(model.query_rank, 0), model.query_rank, h)
-        block.matmul(tokens * on, rank * np.greater(model.query_rank, 0), h)
-        block.matmul(tokens * on, queries, rank)
-        block.matmul(tokens * on, model.kv_rank + model.rope_dim, h)
-        block.matmul(tokens * on, a * (model.nope_dim + model.value_dim), model.kv_rank)
+        down = rank * np.greater(model.query_rank, 0)
+        block.matmul(tokens * on, down, h, name="query down")
+        block.matmul(tokens * on, queries, rank, name="query up")
+        block.matmul(tokens * on, model.kv_rank + model.rope_dim, h, name="key, value down")
+        wide = a * (model.nope_dim + model.value_dim)
+        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up", joint=2.0)
         moved = on * tokens * a * (6.0 * model.head_dim + 4.0 * (model.nope_dim + model.value_dim))
-        block.stream(moved, moved, 4.0 * on)
+        block.stream(moved, moved, 4.0 * on, name="rope")
 
 
-def _core(block: _Sum, model: Dims, layout: Layout, heads: Count) -> None:
+def _core(block: Block, model: Dims, layout: Layout, heads: Count) -> None:
     """q kᵀ, softmax, a v: in one fused kernel, or as matmuls with the scores in memory."""
     width = heads * (model.head_dim + model.value_dim)
     tokens, s = layout.tokens, 1.0 * layout.sequence
     ring = np.logical_and(np.greater(layout.cp, 1), np.equal(layout.cp_kind, RING["ring"]))
-    chunk = np.where(ring, np.maximum(s / (2.0 * layout.cp), 256.0), s)
+    chunk = np.where(ring, np.maximum(s / layout.cp, 256.0), s)
     near = np.minimum(s, model.window)
     seen = 1.0 - model.windowed + model.windowed * np.minimum(1.0, 2.0 * near / s)
-    run = block.kernels.attention.of(layout.attention, model.head_dim)
+    run = block.kernels.attention.of(layout.attention, (model.head_dim + model.value_dim) / 2)
     forward = run.seconds(tokens, s * seen, width, chunk)
     backward = run.backward_seconds(tokens, s * seen, width, chunk)
     unfused = np.equal(layout.attention, FLASH["unfused"])
@@ -181,8 +140,14 @@ def _core(block: _Sum, model: Dims, layout: Layout, heads: Count) -> None:
         plain = _unfused(block.kernels, model, layout, heads)
         forward = np.where(unfused, plain[0], forward)
         backward = np.where(unfused, plain[1], backward)
-    block.forward += Work(0.0, forward, 0.0)
-    block.backward += Work(0.0, backward, 0.0)
+    block.add(Work(0.0, forward, 0.0), Work(0.0, backward, 0.0))
+    flops = run.flops(tokens, s * seen, width)
+    shared = np.maximum(model.kv_heads / layout.tp, 1.0) * (model.head_dim + model.value_dim)
+    nbytes = 2.0 * tokens * (width + shared)  # q, k, v and the output once; all twice backward
+    block.note(
+        "attention", "attention", (forward, backward),
+        (flops, BACKWARD_ATTENTION * flops), (nbytes, 2.0 * nbytes), run.peak,
+    )  # fmt: skip
 
 
 def _unfused(
@@ -200,26 +165,27 @@ def _unfused(
     return forward + copies, backward + copies
 
 
-def _residual(block: _Sum, model: Dims, layout: Layout) -> None:
+def _residual(block: Block, model: Dims, layout: Layout) -> None:
     nbytes = layout.tokens / layout.split * model.hidden
     mask = layout.dropout
     backward = nbytes * (4.0 + mask) * mask + 2.0 * nbytes * model.bias
-    block.stream(nbytes * (6.0 + mask), backward)
+    block.stream(nbytes * (6.0 + mask), backward, name="residual")
 
 
-def _mlp(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> tuple[_Sum, Work]:
+def _mlp(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> tuple[Block, Work]:
     """Norm, up, activation, down, residual; and the tail that a checkpoint skips."""
-    block = _Sum(kernels, casts)
+    block = Block(kernels, casts)
     tokens, h, g = layout.tokens, model.hidden, model.inputs
     f = model.ffn / layout.tp
     eager = _eager(model, layout)
     _norm(block, model, layout, eager)
-    block.matmul(tokens, g * f, h)
+    block.matmul(tokens, g * f, h, name="MLP up", joint=g)
     chain = 1.0 + (EAGER_ACTIVATION - 1.0) * eager
     moved = tokens * f * chain
     bias = 2.0 * tokens * f * model.bias
-    block.stream(moved * (2 * g + 2), moved * (4 * g + 2) + bias, 1.0 + eager)
-    block.matmul(tokens, h, f)
+    backward = moved * (4 * g + 2) + bias
+    block.stream(moved * (2 * g + 2), backward, 1.0 + eager, name="activation")
+    block.matmul(tokens, h, f, name="MLP down")
     before = block.forward
     _residual(block, model, layout)
     down = kernels.matmuls.seconds(tokens, h, f)
@@ -227,54 +193,78 @@ def _mlp(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> tuple[_
     return block, tail
 
 
-def _experts(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> tuple[_Sum, Work]:
-    """Router, permutation, grouped matmuls over the local experts, shared experts, residual."""
-    block = _Sum(kernels, casts)
+def _experts(
+    model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count
+) -> tuple[Block, Work]:
+    """Norm, routed experts, shared experts, residual; and the tail that a checkpoint skips."""
+    block = Block(kernels, casts)
     h, g = model.hidden, model.inputs
-    entering = layout.tokens / layout.split
-    local = model.experts / layout.ep
-    rows = entering * model.top_k * layout.ep * layout.etp / model.experts * layout.imbalance
-    f = model.expert_ffn / layout.etp
     _norm(block, model, layout, _eager(model, layout))
-    router = entering * (2.0 * h + 12.0 * model.experts)
-    block.stream(router, router + 2.0 * h * entering, 6.0)
-    permuted = 2.0 * entering * model.top_k * h
-    block.stream(4.0 * permuted, 4.0 * permuted, 6.0)
-    block.matmul(rows, g * f, h, local)
-    moved = rows * local * f * (1.0 + (EAGER_EXPERTS - 1.0) * _eager(model, layout))
-    block.stream(moved * (2 * g + 2), moved * (4 * g + 2))
-    block.matmul(rows, h, f, local)
+    routed = _routed(model, layout, kernels, casts, slow)
+    block.add(*routed.inflated)
     shared = model.shared_ffn / layout.tp
     on = np.greater(shared, 0)
     if np.any(on):
         tokens = layout.tokens * on
-        block.matmul(tokens, g * shared, h)
-        block.stream(tokens * shared * (2 * g + 2), tokens * shared * (4 * g + 2), on)
-        block.matmul(tokens, h, shared)
+        block.matmul(tokens, g * shared, h, name="shared expert up", joint=g)
+        wide = tokens * shared
+        block.stream(wide * (2 * g + 2), wide * (4 * g + 2), on, name="shared activation")
+        block.matmul(tokens, h, shared, name="shared expert down")
     before = block.forward
     _residual(block, model, layout)
     return block, Work(0.0, 0.0, block.forward.memory - before.memory)
 
 
+def _routed(model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count) -> Block:
+    """Router, permutation, and the matmuls of the local experts."""
+    block = Block(kernels, casts, slow)
+    h, g = model.hidden, model.inputs
+    entering = layout.tokens / layout.split
+    local = model.experts / layout.ep
+    rows = entering * model.top_k * layout.ep * layout.etp / model.experts * layout.imbalance
+    f = model.expert_ffn / layout.etp
+    router = entering * (2.0 * h + 12.0 * model.experts)
+    block.stream(router, router + 2.0 * h * entering, 6.0, name="router")
+    permuted = 2.0 * entering * model.top_k * h
+    block.stream(4.0 * permuted, 4.0 * permuted, 6.0, name="permutation")
+    apart = np.where(np.greater(layout.graphs, 1), 0.0, 1.0)
+    block.grouped(rows, g * f, h, local, apart, "experts up", joint=g)
+    eager = 1.0 - layout.fused * layout.fused_experts
+    moved = rows * local * f * (1.0 + (EAGER_EXPERTS - 1.0) * eager)
+    block.stream(moved * (2 * g + 2), moved * (4 * g + 2), name="activation")
+    block.grouped(rows, h, f, local, apart, "experts down")
+    return block
+
+
 def head(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
     """Logits and loss over the vocabulary split ``tp`` ways, in 16 bit; MTP has one more each."""
-    block = _Sum(kernels, 0.0)
+    block = Block(kernels, 0.0)
     tokens, width = layout.tokens, model.vocab / layout.tp
     run = kernels.half_matmuls.seconds
     fused = layout.fused_loss
     forward = run(tokens, width, model.hidden)
-    backward = run(tokens, model.hidden, width) + run(width, model.hidden, tokens, out_bytes=8.0)
-    block.forward += Work(forward, 0.0, 0.0)
-    block.backward += Work(backward, 0.0, 0.0)
+    learns = np.where(np.greater(kernels.rank, 0), 0.0, 1.0)
+    weights = run(width, model.hidden, tokens, out_bytes=8.0)
+    backward = run(tokens, model.hidden, width) + learns * weights
+    block.add(Work(forward, 0.0, 0.0), Work(backward, 0.0, 0.0))
+    flops, nbytes = 2.0 * tokens * width * model.hidden, kernels.half_matmuls.nbytes
+    grads = nbytes(tokens, model.hidden, width)
+    grads = grads + learns * nbytes(width, model.hidden, tokens, out_bytes=8.0)
+    block.note(
+        "head", "matmuls", (forward, backward), (flops, flops * (1.0 + learns)),
+        (nbytes(tokens, width, model.hidden), grads), kernels.half_matmuls.peak,
+    )  # fmt: skip
     logits = tokens * width
-    block.stream(logits * (26.0 - 18.0 * fused), logits * (14.0 - 8.0 * fused), 8.0 - 6.0 * fused)
+    moved = logits * (26.0 - 18.0 * fused), logits * (14.0 - 8.0 * fused)
+    block.stream(*moved, 8.0 - 6.0 * fused, name="loss")
     times = 1.0 + model.mtp
     return Layer(block.forward.times(times), block.backward.times(times), Work(0.0, 0.0, 0.0))
 
 
 def embedding(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
     """The lookup forward, the scattered addition backward."""
-    block = _Sum(kernels, 0.0)
+    block = Block(kernels, 0.0)
     nbytes = layout.tokens * model.hidden
-    block.stream(nbytes * (4.0 + 4.0 * layout.dropout), 14.0 * nbytes / layout.split, 3.0)
+    backward = 14.0 * nbytes / layout.split * np.equal(kernels.rank, 0)
+    block.stream(nbytes * (4.0 + 4.0 * layout.dropout), backward, 3.0, name="embedding")
     return Layer(block.forward, block.backward, Work(0.0, 0.0, 0.0))

@@ -2,6 +2,7 @@
 
     N = tp · cp · dp · pp             EP and ETP fold into tp · cp · dp
     ranks, innermost first            tp, cp, dp, pp; experts: etp, ep, expert-dp, pp
+    or with data parallelism outside  tp, cp, pp, dp; then etp · ep has to be tp · cp
 
 Every field may be a scalar or a column: then one layout is a table of layouts. Choices with a name
 (schedule, recompute, …) are stored as the number of their row, so that they broadcast as well.
@@ -11,20 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
+from roofline.groups import Group
 from roofline.names import choose
 from roofline.units import Bytes, Count
 
 RECOMPUTE = {name: i for i, name in enumerate(("none", "attention", "half", "block", "full"))}
 SCHEDULE = {
-    name: i for i, name in enumerate(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"))
+    name: i
+    for i, name in enumerate(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "zb-2p"))
 }
 OVERLAP = {name: i for i, name in enumerate(("none", "backward", "fine"))}
 RING = {name: i for i, name in enumerate(("ring", "all-gather", "ulysses"))}
-FLASH = {name: i for i, name in enumerate(("unfused", "flash", "flash-2", "flash-1"))}
+ORDER = {name: i for i, name in enumerate(("tp-cp-dp-pp", "tp-cp-pp-dp"))}
+FLASH = {name: i for i, name in enumerate(("unfused", "flash", "flash-2", "flash-1", "flash-2024"))}
+
+# How ZeRO-1 reduces gradients and spreads weights: reduce-scatter and all-gather of slices; an
+# all-reduce, then an all-gather; an all-reduce, then a broadcast of whole tensors by their owners.
+ZERO_KIND = {name: i for i, name in enumerate(("scatter", "all-reduce", "broadcast"))}
+
+EXCHANGE_HIDDEN = 0.7  # of the experts' all-to-alls, where another micro-batch computes meanwhile
+
+# Fields that one micro-batch on one stage knows nothing of.
+OF_THE_STEP = (
+    *("gpus", "pp", "chunks", "batch", "even", "offload_share", "pp_overlap"),
+    *("zero", "shard", "reshard", "dp_overlap", "weight_bytes", "gradient_bytes"),
+    *("optimizer_bytes", "zero_kind", "order"),
+)
 
 
 def code(field: str, rows: dict[str, int], value: str) -> int:
@@ -54,6 +70,7 @@ class Layout:
     zero: Count = 1  # ZeRO stage of the data-parallel axis
     shard: Count = 0  # ranks that states are sharded over; 0: the whole data-parallel axis
     reshard: Count = 1  # 1: FSDP frees weights after the forward pass
+    order: Count = 0  # ORDER: which axes lie inside, on the faster tiers
     schedule: Count = 0  # SCHEDULE
     even: Count = (
         0  # 1: embedding and head take the slot of a layer when stages are cut; 2: cut by hand
@@ -71,14 +88,21 @@ class Layout:
     imbalance: Count = 1.0  # load of the busiest expert rank over the mean
     attention: Count = 1  # FLASH
     fused: Count = 1  # norms, rope and activations as single kernels
+    fused_experts: Count = 1  # activation and biases of the experts in few kernels
     fused_loss: Count = 0
     graphs: Count = 0  # CUDA graphs: 1 of parts of a layer, 2 of the whole iteration
+    compiled: Count = 0  # 1: the step is one program, launched as a whole (JAX)
+    dropless: Count = 1  # 1: every expert takes what comes; 0: a fixed number of rows, the rest cut
+    early: Count = 0  # 1: software from before kernels for this GPU had ripened
     dropout: Count = 0
     blocking: Count = 0  # 1: the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
     weight_bytes: Bytes = 2.0  # gathered or broadcast weights
     gradient_bytes: Bytes = 2.0  # reduced gradients
     optimizer_bytes: Bytes = 46.0  # read and written per owned parameter in a step
     dispatch_bytes: Bytes = 2.0  # per element sent to experts
+    lora_rank: Count = 0  # of adapters on every matrix of the layers; 0: all weights are trained
+    frozen_bytes: Bytes = 2.0  # of a weight beside its adapter
+    zero_kind: Count = 0  # ZERO_KIND
 
     @property
     def dp(self) -> Count:
@@ -117,30 +141,70 @@ class Layout:
         """Ranks that reduce an expert's gradient."""
         return np.maximum(1.0, self.gpus / (1.0 * self.pp * self.ep * self.etp))
 
-    def misfits(self, model: Any) -> dict[str, Any]:
-        """Constraint → True where the layout breaks it; ``model`` is a ``Dims``."""
-        whole = _whole
-        return {
-            "tp · cp · pp must divide the GPUs": ~whole(self.dp),
-            "replicas · micro-batch must divide the batch": ~whole(self.microbatches),
-            "tp must divide the heads": ~whole(model.heads / self.tp),
-            "cp must divide the sequence": ~whole(self.sequence / self.cp),
-            "stages · chunks must not exceed the layers": np.greater(
-                self.pp * self.chunks, model.layers
-            ),
-            "ep must divide the experts": ~whole(model.experts / self.ep),
-            "ep · etp must divide tp · cp · dp": ~whole(self.expert_data_ranks),
-            "interleaving needs micro-batches in multiples of the stages": np.logical_and(
-                np.greater(self.chunks, 1), ~whole(self.microbatches / self.pp)
-            ),
-        }
+    @property
+    def exchange_hidden(self) -> Count:
+        """Share of the experts' all-to-alls that compute hides: DualPipe is made for that."""
+        paired = np.equal(self.schedule, SCHEDULE["dualpipe"])
+        if not np.any(paired):
+            return self.ep_overlap
+        return np.where(paired, np.maximum(self.ep_overlap, EXCHANGE_HIDDEN), self.ep_overlap)
+
+    @property
+    def dp_outside(self) -> Count:
+        """How much farther apart replicas are than with the pipeline outermost: pp, or 1."""
+        return np.where(np.equal(self.order, ORDER["tp-cp-pp-dp"]), 1.0 * self.pp, 1.0)
+
+    @property
+    def tp_group(self) -> Group:
+        """Ranks that split every matrix."""
+        return Group(self.tp)
+
+    @property
+    def cp_group(self) -> Group:
+        """Ranks that split a sequence."""
+        return Group(self.cp, self.tp)
+
+    @property
+    def pp_group(self) -> Group:
+        """The stages of one pipeline."""
+        inside = np.where(np.equal(self.order, ORDER["tp-cp-pp-dp"]), 1.0, self.dp)
+        return Group(self.pp, 1.0 * self.tp * self.cp * inside)
+
+    @property
+    def ends_group(self) -> Group:
+        """First and last stage, where there is more than one."""
+        pipe, several = self.pp_group, np.greater(self.pp, 1)
+        apart = np.maximum(1.0, np.floor(pipe.stride * self.pp / 2.0))
+        return Group(np.where(several, 2.0, 1.0), np.where(several, apart, 1.0))
+
+    @property
+    def data_group(self) -> Group:
+        """Ranks that reduce a dense gradient; with several cp, no closer than they really are."""
+        return Group(self.data_ranks, self.tp * self.dp_outside)
+
+    @property
+    def shard_group(self) -> Group:
+        """Ranks that FSDP shards over."""
+        return Group(self.shards, self.tp * self.dp_outside)
+
+    @property
+    def replica_group(self) -> Group:
+        """Ranks that hold the same shard: HSDP's replicas."""
+        stride = self.tp * self.dp_outside * self.shards
+        return Group(self.data_ranks / self.shards, stride)
+
+    @property
+    def ep_group(self) -> Group:
+        """Ranks that hold one set of experts."""
+        return Group(self.ep, self.etp)
+
+    @property
+    def expert_data_group(self) -> Group:
+        """Ranks that reduce an expert's gradient."""
+        return Group(self.expert_data_ranks, 1.0 * self.ep * self.etp * self.dp_outside)
 
 
 def stack(layouts: Sequence[Layout]) -> Layout:
     """Many layouts as one, a column each."""
     names = [f.name for f in fields(Layout)]
     return Layout(*(np.array([getattr(one, n) for one in layouts], float) for n in names))
-
-
-def _whole(value: Count) -> Any:
-    return np.abs(value - np.round(value)) < 1e-9

@@ -5,10 +5,11 @@
     expert parallel    dispatch and combine, twice each
     recompute          what of the forward pass, and of its collectives, is run again
 
-Weight-gradient matmuls hide one collective of each backward pair; fine-grained overlap cuts
-matmuls into chunks and hides a share of all. A host that launches an expert layer's many kernels
-more slowly than the GPU runs them makes it wait, unless CUDA graphs launch for it. Under a power
-limit clocks fall with the share of time that tensor cores are busy.
+Weight-gradient matmuls hide one collective of each backward pair, at the price of contention;
+fine-grained overlap cuts matmuls into chunks and hides a share of all. A host that launches a
+layer's many kernels more slowly than the GPU runs them makes it wait, unless CUDA graphs launch
+for it; where tokens are dropped, it need not ask the GPU how many rows each expert has, and takes
+half. Under a power limit clocks fall with the share of time that tensor cores are busy.
 
 Sources: Korthikanti et al., section 4.2.2; Llama 3 (arXiv:2407.21783), section 3.3.2; DeepSpeed
 Ulysses (arXiv:2309.14509); DeepSeek-V3 (arXiv:2412.19437), section 3.2.
@@ -21,13 +22,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roofline import layer as ops
-from roofline.groups import Group
 from roofline.job import Job
-from roofline.layer import Layer, Work
+from roofline.layer import Layer
 from roofline.layout import OVERLAP, RECOMPUTE, RING, Layout
 from roofline.routing import reached
 from roofline.units import Count, Seconds
+from roofline.work import Work
 
+STATIC = 0.5  # of the host's time, where shapes are fixed and nothing has to be asked of the GPU
 BLOCKED = 0.5e-3  # seconds for the slowest rank's host, where each waits for every kernel
 Passes = tuple[Seconds, Seconds]  # forward, backward
 NOTHING: Passes = (0.0, 0.0)
@@ -92,23 +94,48 @@ class MicroBatch:
 
 def average(job: Job) -> MicroBatch:
     """All layers of the model over the stages, head and embedding apart."""
+    return all_layers(job).times(1.0 / job.layout.pp)
+
+
+def all_layers(job: Job) -> MicroBatch:
+    """All layers of the model, head and embedding apart, as if one stage had them."""
     model, layout = job.model, job.layout
     core = ops.core_attention(model, layout, job.kernels)
     tp, cp = tensor_parallel(job), context_parallel(job, core)
     dense = ops.dense(model, layout, job.kernels, job.casts)
-    moe = np.greater(model.moe_layers, 0)
-    plain = np.where(moe, model.dense_layers, model.layers + model.mtp)
-    whole = _layer(job, dense, core, tp, cp, NOTHING).times(plain / layout.pp)
-    if np.any(moe):
-        experts = ops.mixture(model, layout, job.kernels, job.casts)
-        slow = np.where(np.less(layout.graphs, 2), job.habits.experts, 1.0)
-        experts = Layer(experts.forward.times(slow), experts.backward.times(slow), experts.tail)
-        half = np.where(np.greater(layout.ep * layout.etp, 1), 0.5, 1.0)  # ETP 1: attention alone
+    plain, mixed = layers_of_the_model(job)
+    whole = _kept_busy(job, _layer(job, dense, core, tp, cp, NOTHING)).times(plain)
+    if np.any(np.greater(mixed, 0)):
+        experts = ops.mixture(model, layout, job.kernels, job.casts, inflation(job))
+        half = tensor_parallel_blocks(layout)
         part = (tp[0] * half, tp[1] * half)
         one = _launched(job, _layer(job, experts, core, part, cp, expert_parallel(job)))
-        count = np.where(moe, model.moe_layers + model.mtp, 0.0)
-        whole = whole + one.times(count / layout.pp)
+        whole = whole + one.times(mixed)
     return whole
+
+
+def layers_on_a_stage(job: Job) -> tuple[Count, Count]:
+    """Layers with a plain MLP and with experts on the average stage, MTP modules among them."""
+    plain, mixed = layers_of_the_model(job)
+    return plain / job.layout.pp, mixed / job.layout.pp
+
+
+def layers_of_the_model(job: Job) -> tuple[Count, Count]:
+    """The same of the whole model."""
+    model = job.model
+    moe = np.greater(model.moe_layers, 0)
+    plain = np.where(moe, model.dense_layers, model.layers + model.mtp)
+    return plain, np.where(moe, model.moe_layers + model.mtp, 0.0)
+
+
+def inflation(job: Job) -> Count:
+    """By how much layers with experts take longer than their kernels do."""
+    return np.where(np.less(job.layout.graphs, 2), job.habits.experts, 1.0)
+
+
+def tensor_parallel_blocks(layout: Layout) -> Count:
+    """Share of a layer's two blocks that tensor parallelism splits where there are experts."""
+    return np.where(np.greater(layout.ep * layout.etp, 1), 0.5, 1.0)  # ETP 1: attention alone
 
 
 def _layer(job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passes) -> MicroBatch:
@@ -119,9 +146,27 @@ def _layer(job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passe
 def _launched(job: Job, one: MicroBatch) -> MicroBatch:
     """The layer with the waits for a host that launches more slowly than the GPU runs."""
     left = np.select([np.equal(job.layout.graphs, 0), np.equal(job.layout.graphs, 1)], [1.0, 0.5])
-    host = job.habits.host * left
+    host = job.habits.host * left * np.where(np.greater(job.layout.dropless, 0), 1.0, STATIC)
     forward = np.maximum(host - one.forward_seconds, 0.0)
     return replace(one, host=(forward, np.maximum(2 * host - one.backward_seconds, 0.0)))
+
+
+def _kept_busy(job: Job, one: MicroBatch) -> MicroBatch:
+    """A dense layer with the waits of a GPU that is done before the host has launched its kernels.
+
+    Backward launches twice as many, from C++, in the same time; what is recomputed, once more.
+    """
+    layout = job.layout
+    graphs = [
+        np.greater(layout.compiled, 0),
+        np.equal(layout.graphs, 0),
+        np.equal(layout.graphs, 1),
+    ]
+    host = job.habits.launch * ops.EAGER_LAUNCHES * np.select(graphs, [0.0, 1.0, 0.5])
+    repeats = np.isin(layout.recompute, (RECOMPUTE["block"], RECOMPUTE["full"]))
+    passes = 1.0 + np.where(repeats, layout.recompute_share, 0.0)
+    waits = np.maximum(host - one.forward_seconds, 0.0)
+    return replace(one, host=(waits, np.maximum(passes * host - one.backward_seconds, 0.0)))
 
 
 def _again(layout: Layout, layer: Layer, core: Work, comms: Seconds) -> Seconds:
@@ -138,7 +183,7 @@ def _again(layout: Layout, layer: Layer, core: Work, comms: Seconds) -> Seconds:
 def tensor_parallel(job: Job) -> Passes:
     """Exposed collectives of one layer's two blocks, forward and backward. [s]"""
     layout, model = job.layout, job.model
-    route = job.network.route(Group(layout.tp))
+    route = job.network.route(layout.tp_group)
     elements = layout.tokens * model.hidden
     gather, scatter = route.gather(elements * job.gather_bytes), route.scatter(elements * 2.0)
     reduce = route.reduce(elements * 2.0)
@@ -146,12 +191,13 @@ def tensor_parallel(job: Job) -> Passes:
     waits = BLOCKED * layout.blocking * np.greater(layout.tp, 1)
     forward = 2 * (np.where(split, gather + scatter, reduce) + waits)
     backward = 2 * (np.where(split, 2 * gather + scatter, reduce) + waits)
-    behind = np.where(np.equal(layout.tp_overlap, OVERLAP["none"]), 0.0, forward)
-    left = 1.0 - job.habits.fine_overlap
+    alone = np.equal(layout.tp_overlap, OVERLAP["none"]) | np.greater(layout.lora_rank, 0)
+    behind = np.where(alone, 0.0, forward)
+    left, hidden = 1.0 - job.habits.fine_overlap, 1.0 - job.habits.contention
     fine = np.equal(layout.tp_overlap, OVERLAP["fine"])
     return (
         np.where(fine, forward * left, forward),
-        np.where(fine, (backward - behind / 2) * left, backward - behind),
+        np.where(fine, (backward - behind / 2) * left, backward - behind * hidden),
     )
 
 
@@ -161,7 +207,7 @@ def context_parallel(job: Job, core: Work) -> Passes:
     cp = 1.0 * layout.cp
     if not np.any(cp > 1):
         return NOTHING
-    route = job.network.route(Group(cp, layout.tp))
+    route = job.network.route(layout.cp_group)
     kv = layout.tokens * 4.0 * np.maximum(model.kv_heads / layout.tp, 1.0) * model.head_dim
     hop, block = route.send(kv), core.attention / cp
     ring = hop + np.maximum(0.0, (cp - 1) * (hop - block)) / 2
@@ -183,7 +229,7 @@ def expert_parallel(job: Job) -> Passes:
     kernels reach over the network what rings reach, where plain all-to-alls do not.
     """
     layout, model = job.layout, job.model
-    route = job.network.route(Group(layout.ep, layout.etp))
+    route = job.network.route(layout.ep_group)
     units = np.maximum(route.units, 1.0)
     k = np.minimum(model.top_k, model.experts)
     places = np.where(units > 1, units, np.maximum(layout.ep, 1.0))
@@ -195,5 +241,5 @@ def expert_parallel(job: Job) -> Passes:
     elements = layout.tokens / layout.split * copies * layout.imbalance * model.hidden
     dispatch = route.exchange(elements * layout.dispatch_bytes)
     combine = route.exchange(elements * 2.0)
-    shown = 1.0 - layout.ep_overlap
+    shown = 1.0 - layout.exchange_hidden
     return (dispatch + combine) * shown, 2 * combine * shown

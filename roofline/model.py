@@ -76,7 +76,8 @@ class Experts:
             limit = f"1 to the {self.count} experts; the nearest is {self.count}"
             raise _refused("per_token", self.per_token, limit)
         factor = self.capacity_factor
-        if factor is not None and not 0 < factor < LARGEST:
+        number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        if factor is not None and not (number and 0 < factor < LARGEST):
             raise _refused("capacity_factor", factor, "None (dropless) or a number above 0")
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,8 @@ COLUMNS = (
 _TAG = re.compile(r"^\s*(?:\[[\w,.:-]+\](?:<\w+>:?)?|\d+:(?=\s))\s?")  # of mpirun, of srun -l
 _PROGRAM = re.compile(rf"\b({'|'.join(PROGRAMS)})_perf")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
+_PLACE = re.compile(r"\son\s+(\S+)\s+device\s+\d+\s+(?:\[[^\]]*\]\s*)?(.*)")
+_VERSION = re.compile(r"\b(nccl-tests|NCCL|RCCL) version[ :]+([\w.+-]+)")
 _NUMBER = re.compile(r"^[+-]?[\d.]")
 _ROUNDED = 0.06  # relative: a long time may be printed with two figures
 _DECIMAL = 0.006e9  # and a bandwidth with two decimals
@@ -73,6 +76,11 @@ class Run:
     in_place_seconds: Array  # nan where the log has none
     in_place_algbw: Array
     in_place_busbw: Array
+    wrong: Array  # results that differ from the expected; nan where nobody looked
+    in_place_wrong: Array
+    hosts: dict[str, int]  # host → ranks on it; empty where the log has none
+    devices: dict[str, int]  # name of GPU → ranks on it
+    versions: dict[str, str]  # of nccl-tests and NCCL, as far as printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,13 @@ class _Table:
     ranks: int = 0
     columns: tuple[str, ...] = COLUMNS
     rows: list[tuple[float | str, ...]] = field(default_factory=list)
+    places: dict[int, tuple[str, str]] = field(default_factory=dict)  # rank → host, device
+    versions: dict[str, str] = field(default_factory=dict)
+    inherited: bool = False  # ranks and places are those of the table before
+
+    def counted(self, which: int) -> dict[str, int]:
+        """Ranks on each host (0) or kind of device (1)."""
+        return dict(Counter(place[which] for place in self.places.values() if place[which]))
 
 
 def read(text: str) -> Log:
@@ -101,9 +116,12 @@ def read(text: str) -> Log:
     tables, skipped = [_Table()], []
     for number, raw in enumerate(text.splitlines(), 1):
         line = _TAG.sub("", raw).strip()
+        told = _VERSION.search(line)
+        if told:
+            tables[-1].versions[told[1]] = told[2]
         if line.startswith("#") or (_PROGRAM.search(line) and not _NUMBER.match(line)):
             _comment(line, tables)
-        elif line:
+        elif line and not told:
             try:
                 tables[-1].rows.append(_row(line.split(), tables[-1].columns))
             except ValueError as error:
@@ -128,12 +146,20 @@ def _comment(line: str, tables: list[_Table]) -> None:
     if "concluded" in words or not (program or rank or begins):
         return
     if tables[-1].rows:
-        tables.append(_Table(ranks=0 if rank else tables[-1].ranks))
+        last = tables[-1]
+        tables.append(_Table(versions=dict(last.versions)))
+        if not rank:
+            tables[-1].ranks, tables[-1].places = last.ranks, last.places
+            tables[-1].inherited = True
     table = tables[-1]
     if program:
         table.program = PROGRAMS[program[1]]
     elif rank:
+        if table.inherited:
+            table.ranks, table.places, table.inherited = 0, {}, False
         table.ranks = max(table.ranks, int(rank[1]) + 1)
+        if place := _PLACE.search(line):
+            table.places[int(rank[1])] = (place[1], place[2].strip())
     else:
         table.columns = tuple("time" if word == "cputime" else word for word in words)
 
@@ -155,7 +181,16 @@ def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[float | str, ...
     out = _timing(words[first : first + 3], size)
     inside = words[second : second + 3]
     in_place = _timing(inside, size) if len(inside) == 3 else (math.nan,) * 3
-    return size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place
+    wrong = _wrong(words[first + 3 : first + 4]), _wrong(words[second + 3 : second + 4])
+    return size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place, *wrong
+
+
+def _wrong(words: Sequence[str]) -> float:
+    """Wrong results; nan for N/A. Old versions print the largest error, 0e+00 or 1e-07."""
+    try:
+        return float(words[0])
+    except (IndexError, ValueError):
+        return math.nan
 
 
 def _place(columns: Sequence[str], nth: int) -> int:
@@ -200,7 +235,11 @@ def _run(table: _Table) -> Run:
         tuple(map(str, dtypes)),
         tuple(map(str, redops)),
         tuple(int(root) for root in roots),
-        *columns,
+        *(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]),
+        *(columns[6], columns[7]),
+        table.counted(0),
+        table.counted(1),
+        dict(table.versions),
     )
 
 

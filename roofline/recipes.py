@@ -9,7 +9,8 @@ of the layers are trained: r (in + out) parameters for in · out.
     bf16-gradients   2 + 2 + 12    16, of the ZeRO paper
     fsdp             4 + 4 + 8     16, all sharded, and the layers at work gathered in 16 bits
 
-Sources: Rajbhandari et al., section 3; Megatron-LM, theoretical_memory_usage.py; PyTorch, FSDP;
+Sources: Rajbhandari et al., section 3; Megatron-LM, theoretical_memory_usage.py; PyTorch, FSDP and
+torch/distributed/tensor/parallel/loss.py; DeepSpeed, runtime/zero/stage_1_and_2.py, runtime/pipe;
 https://arxiv.org/abs/2106.09685, section 4; https://arxiv.org/abs/2305.14314, section 3.
 """
 
@@ -40,6 +41,10 @@ class Recipe:
     rank: Count = 0  # of the adapters; 0: every parameter is trained
     element: Bytes = 2.0  # of a stored activation
     operand: Bytes = 2.0  # of an activation stored only because a matmul reads it
+    dtensor: Count = 0  # 1: tensor parallelism by PyTorch's DTensor, which gathers nothing again
+    buckets: Bytes = 0.0  # flat buffers for collectives
+    flat: Bytes = 0.0  # per owned parameter, of gradients made flat for the optimizer's step
+    outputs: Count = 0  # 1: a stage keeps what it sent on until the backward pass
 
     @property
     def adapted(self) -> bool:
@@ -55,10 +60,19 @@ def _lora(frozen: Bytes, about: str) -> Recipe:
     return _row(4, 4, 8, about, frozen=frozen, rank=RANK)
 
 
+# Of ZeRO-1: buckets of 5e8 elements to reduce and to gather; outputs of a stage are kept for
+# autograd; fp16 makes an owned shard's gradients flat in 16 bits, then in 32.
+_DEEPSPEED: dict[str, Count] = {"buckets": 2 * 5e8 * 2, "outputs": 1}
+
 RECIPES = {
     "mixed": _row(2, 4, 12, "bf16 weights; gradients, copy and moments fp32 (Megatron-LM)"),
     "bf16-gradients": Recipe(CONVENTIONS["zero"], "bf16 weights and gradients (ZeRO, DeepSpeed)"),
-    "deepspeed-bf16": _row(2, 6, 12, "bf16 gradients, and their fp32 sum (DeepSpeed, bf16)"),
+    "deepspeed-fp16": _row(
+        2, 2, 12, "fp16 weights and gradients, flat buffers (DeepSpeed)", flat=6.0, **_DEEPSPEED
+    ),
+    "deepspeed-bf16": _row(
+        2, 6, 12, "bf16 gradients, their fp32 sum, flat buffers (DeepSpeed)", **_DEEPSPEED
+    ),
     "precision-aware": _row(2, 4, 8, "mixed, with bf16 moments (DeepSeek-V3)"),
     "fp8": _row(2, 4, 12, "mixed, with 8-bit matmul inputs", operand=1.0),
     "fp8-weights": _row(1, 4, 12, "8-bit weights and matmul inputs (Blackwell)", operand=1.0),
@@ -67,6 +81,10 @@ RECIPES = {
     ),
     "fsdp": _row(4, 4, 8, "fp32 shards, gathered in 16 bits (PyTorch FSDP)"),
     "fsdp-fp8": _row(4, 4, 8, "fsdp, with 8-bit matmul inputs", operand=1.0),
+    "fsdp-dtensor": _row(
+        4, 4, 8, "fsdp, with DTensor's tensor parallelism (torchtitan)", dtensor=1
+    ),
+    "fsdp-dtensor-fp8": _row(4, 4, 8, "the same, with 8-bit matmul inputs", dtensor=1, operand=1.0),
     "pure-bf16": _row(2, 2, 4, "everything in bf16, Adam"),
     "fp32": _row(4, 4, 8, "everything in fp32, Adam", element=4.0, operand=4.0),
     "lora": _lora(2, "frozen bf16 weights, fp32 adapters"),

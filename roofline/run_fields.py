@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,10 @@ LARGEST = 1e9  # of any count: more is a typing mistake
 
 class RunError(ValueError):
     """A run that cannot be predicted; the message names the field, its value and what is allowed."""
+
+
+class NotMeasured(RunError):
+    """A run that says of nothing how long a step took: it can be predicted, not compared."""
 
 
 def number(run: Run, key: str, default: float | None = None, *, least: float = 1.0) -> float:
@@ -28,7 +31,7 @@ def number(run: Run, key: str, default: float | None = None, *, least: float = 1
             raise RunError(f"{key}: missing, and there is no default")
         return default
     fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or not least <= value <= LARGEST:
+    if not fits or not least <= value <= LARGEST:  # neither NaN nor infinity lies between
         raise RunError(f"{key}: {_shown(value)} is refused; allowed: {least:g} to {LARGEST:g}")
     return float(value)
 
@@ -60,7 +63,10 @@ def text(run: Run, key: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:60]
+    try:
+        return repr(value)[:60]
+    except (RecursionError, ValueError):  # nested too deeply, or too long a number
+        return f"this {type(value).__name__}"
 
 
 def model(run: Run) -> Transformer:

@@ -8,15 +8,21 @@ step time, tokens per second, or FLOP/s by one of the conventions of ``model_flo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+import hardware_profiles as hw
 from roofline import frameworks
 from roofline.calibrated import PRECISIONS
+from roofline.dims import Dims
+from roofline.footprint import peak
 from roofline.frameworks import Framework, framework
-from roofline.layout import FLASH, OVERLAP, RECOMPUTE, Layout
+from roofline.layout import FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
 from roofline.model import Transformer
 from roofline.names import choose
-from roofline.run_fields import Run, RunError, mapping, model, number, text, whole
+from roofline.run_fields import NotMeasured, Run, RunError, mapping, model, number, text, whole
+from roofline.run_limits import check
 
 __all__ = ["Job", "Run", "RunError", "accelerator", "job", "measured"]
 
@@ -26,6 +32,7 @@ ACCELERATORS = {
     "a100": "a100-sxm-80gb",
     "h100-96gb": "h100-sxm-hbm2e",
     "h100-pcie": "h100-pcie",
+    "h100-80gb-pcie": "h100-pcie",
     "h100": "h100-sxm",
     "h200": "h200-sxm",
     "h800": "h800-sxm",
@@ -69,7 +76,10 @@ def job(run: Run) -> Job:
     network = mapping(run, "network")
     nic = network.get("internode_gbps_per_gpu")
     layout = _layout(run, sizes, row, assumed)
+    check(layout, sizes)
     inside = network.get("nvlink_domain_gpus") or run.get("gpus_per_node")
+    kernels = list(FLASH)[int(layout.attention)]
+    assumed.append(f"habits of {row.name}, among them attention: {kernels}")
     if inside is None:
         assumed.append("nvlink_domain_gpus = 8")
     if nic is None:
@@ -119,7 +129,8 @@ def measured(run: Run) -> float:
     """Seconds of a step, from whatever the run's source printed. [s]
 
     Raises:
-        RunError: when nothing of it says how long a step took.
+        NotMeasured: when nothing of it says how long a step took.
+        RunError: when what says so is no time.
     """
     derived, printed = mapping(run, "derived"), mapping(run, "measured")
     for stated in (derived, printed):
@@ -132,15 +143,14 @@ def measured(run: Run) -> float:
         return tokens / rate
     if derived.get("step_time_s_from_flops") is not None:
         return number(derived, "step_time_s_from_flops", least=1e-6)
-    raise RunError("measured: neither step_time_s nor tokens_per_s_per_gpu is given")
+    raise NotMeasured("measured: neither step_time_s nor tokens_per_s_per_gpu is given")
 
 
 def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) -> Layout:
     gpus, batch = whole(run, "n_gpus"), whole(run, "global_batch_size")
     tp, pp, cp = whole(run, "tp", 1), whole(run, "pp", 1), whole(run, "cp", 1)
     micro = whole(run, "micro_batch_size", 0) or _one(assumed, "micro_batch_size")
-    chunks = whole(run, "vpp", 0) or _one(assumed, "vpp")
-    _fits(gpus, tp * pp * cp, batch, micro)
+    chunks = whole(run, "vpp", 0) or _chunks(run, assumed)
     fsdp = str(run.get("fsdp") or "")
     zero = run.get("zero_stage")
     zero = _one(assumed, "zero_stage") if zero is None else whole(run, "zero_stage", least=0)
@@ -151,7 +161,7 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
     if run.get("recompute") not in ("none", "selective", "full"):
         assumed.append(f"recompute as {row.name} does by default: {row.unstated}")
     again, share = frameworks.recompute(run, row, sizes.layers, pp)
-    return Layout(
+    layout = Layout(
         gpus=gpus,
         tp=tp,
         cp=cp,
@@ -172,13 +182,28 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
         recompute_share=share,
         **_habits(run, sizes, row, chunks),
     )
+    scores_kept = np.equal(layout.attention, FLASH["unfused"]) and not sizes.experts
+    if run.get("recompute") is None and scores_kept and row.unstated == "none":
+        return _fitted(run, sizes, layout, assumed)
+    return layout
+
+
+def _fitted(run: Run, sizes: Transformer, layout: Layout, assumed: list[str]) -> Layout:
+    """The least recomputation with which a job that keeps its scores fits in memory."""
+    hbm = hw.accelerator(accelerator(text(run, "gpu"))).hbm_bytes
+    for name in ("none", "attention", "full"):
+        layout = replace(layout, recompute=RECOMPUTE[name])
+        if np.all(peak(Dims.of(sizes), layout).fits(hbm)):
+            break
+    assumed.append(f"recompute = {name}: the least that fits in memory")
+    return layout
 
 
 def _habits(run: Run, sizes: Transformer, row: Framework, chunks: int) -> dict[str, float]:
     """What the framework decides, as fields of the layout."""
     notes = str(run.get("notes") or "")
     return {
-        "tp_overlap": OVERLAP[frameworks.tp_overlap(run, row)],
+        "tp_overlap": OVERLAP[_reachable(run, frameworks.tp_overlap(run, row))],
         "dp_overlap": float(row.dp_overlap),
         "pp_overlap": float(row.pp_overlap and chunks > 1),
         "ep_overlap": frameworks.exchange_overlap(run, row),
@@ -186,10 +211,15 @@ def _habits(run: Run, sizes: Transformer, row: Framework, chunks: int) -> dict[s
         # DeepSeek routes a token to at most four nodes.
         "node_limit": 4.0 if sizes.latent and sizes.experts else float("inf"),
         "attention": FLASH[frameworks.attention(run, row)],
-        "fused": float(row.fused and sizes.window is None),
+        "fused": float(row.fused),
+        "fused_experts": float(frameworks.fused_experts(run, row)),
         "fused_loss": float(row.fused_loss),
         "graphs": frameworks.graphs(run, row),
+        "compiled": float(row.compiled),
         "dropout": float(row.dropout),
+        "zero_kind": ZERO_KIND[row.zero_kind],
+        "dropless": float(frameworks.dropless(run)),
+        "early": float(frameworks.early(run, row)),
         "blocking": float("CUDA_LAUNCH_BLOCKING=1" in notes),
         "weight_bytes": frameworks.weight_bytes(run),
         "gradient_bytes": frameworks.gradient_bytes(run, row),
@@ -197,13 +227,12 @@ def _habits(run: Run, sizes: Transformer, row: Framework, chunks: int) -> dict[s
     }
 
 
-def _fits(gpus: int, ranks: int, batch: int, micro: int) -> None:
-    if gpus % ranks:
-        raise RunError(f"n_gpus: {gpus} is refused; allowed: multiples of tp · pp · cp = {ranks}")
-    part = gpus // ranks * micro
-    if batch % part:
-        limit = f"multiples of {gpus // ranks} replicas · micro-batch {micro}"
-        raise RunError(f"global_batch_size: {batch} is refused; allowed: {limit}")
+def _reachable(run: Run, overlap: str) -> str:
+    """Fine-grained overlap writes 16 or 8 bits into buffers of one host: 4 GPUs of an NVL72."""
+    host = run.get("gpus_per_node")
+    far = isinstance(host, int) and whole(run, "tp", 1) > host
+    four = "fp4" in str(run.get("precision"))
+    return "backward" if (far or four) and overlap == "fine" else overlap
 
 
 def _even(notes: str, sizes: Transformer, parts: int) -> float:
@@ -212,6 +241,14 @@ def _even(notes: str, sizes: Transformer, parts: int) -> float:
     if not (stated or sizes.layers % parts):
         return 0.0
     return 2.0 if sizes.mtp else 1.0
+
+
+def _chunks(run: Run, assumed: list[str]) -> int:
+    """Runs of layers per stage where none is stated: two of an interleaved schedule."""
+    if "interleaved" not in str(mapping(run, "extra").get("pp_schedule")).lower():
+        return _one(assumed, "vpp")
+    assumed.append("vpp = 2, as torchtitan interleaves")
+    return 2
 
 
 def _one(assumed: list[str], key: str) -> int:

@@ -4,7 +4,7 @@
     ends        the embedding on the first stage, head and MTP on the last; a V has both on the first
     in flight   1F1B          p - i                       on stage i, from 0
                 interleaved   (2(p-1-i) + (v-1)p + 1)/v   in units of a whole stage
-                ZB-H1, ZB-V   p       ZB-H2  2p - 1       DualPipe  p + 1       GPipe  M
+                ZB-H1, ZB-V   p       ZB-H2, ZB-2p  2p - 1       DualPipe  p + 1       GPipe  M
 
 and never more than all M. A zero-bubble schedule keeps a micro-batch until its weight gradients are
 made, so that late stages hold as much as early ones. ``roofline.schedule`` plays the same schedules
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.dims import Dims
+from roofline.distinct import once, only
 from roofline.layout import SCHEDULE, Layout
 from roofline.units import Count
 
@@ -93,6 +94,24 @@ def stage(model: Dims, layout: Layout, index: Count, in_flight: Count | None = N
     Raises:
         ValueError: where the pipeline has no such stage.
     """
+    cut = once(_cut, model, only(layout, "pp", "chunks", "schedule", "even"), index)
+    flying = np.minimum(layout.microbatches, cut.most) if in_flight is None else in_flight
+    alive = flying * (cut.alive + model.mtp * cut.head)
+    return Stage(cut.layers, cut.embedding, cut.head, flying, alive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A stage, however many micro-batches there are."""
+
+    layers: Count
+    embedding: Count
+    head: Count
+    most: Count  # micro-batches in flight, where there are so many
+    alive: Count  # layers of one of them
+
+
+def _cut(model: Dims, layout: Layout, index: Count) -> _Cut:
     p = 1.0 * layout.pp
     if not np.all(np.logical_and(np.greater_equal(index, 0), np.less(index, p))):
         limit = np.max(p) - 1
@@ -101,7 +120,6 @@ def stage(model: Dims, layout: Layout, index: Count, in_flight: Count | None = N
         )
     first, last = 1.0 * np.equal(index, 0), 1.0 * np.equal(index, p - 1)
     layers = _layers(model, layout, index)
-    flying = in_flight_on(layout, index) if in_flight is None else in_flight
     both = _is(layout, "dualpipe") & np.greater(p, 1)
     alive = layers
     if np.any(both):
@@ -112,7 +130,7 @@ def stage(model: Dims, layout: Layout, index: Count, in_flight: Count | None = N
     folded = _is(layout, "zb-v")
     if np.any(folded):
         last = np.where(folded, first, last)
-    return Stage(layers, first, last, flying, flying * (alive + model.mtp * last))
+    return _Cut(layers, first, last, _most_in_flight(layout, index), alive)
 
 
 def _layers(model: Dims, layout: Layout, index: Count) -> Count:
@@ -133,12 +151,17 @@ def in_flight_on(layout: Layout, index: Count) -> Count:
     >>> in_flight_on(Layout(4, pp=4, batch=8), np.arange(4)).tolist()
     [4.0, 3.0, 2.0, 1.0]
     """
-    p, m = 1.0 * layout.pp, layout.microbatches
+    return np.minimum(layout.microbatches, _most_in_flight(layout, index))
+
+
+def _most_in_flight(layout: Layout, index: Count) -> Count:
+    """However many there are."""
+    p = 1.0 * layout.pp
     found: Count = 1.0
     for name, most in _IN_FLIGHT.items():
         if np.any(chosen := _is(layout, name)):
             found = np.where(chosen, most(p, index, layout), found)
-    return np.where(np.greater(p, 1), np.minimum(m, found), np.minimum(m, 1.0))
+    return np.where(np.greater(p, 1), found, 1.0)
 
 
 def _warm(p: Count, index: Count, layout: Layout) -> Count:
@@ -151,6 +174,7 @@ _IN_FLIGHT: dict[str, Callable[[Count, Count, Layout], Count]] = {
     "gpipe": lambda p, index, layout: np.inf,
     "zb-h1": lambda p, index, layout: p,
     "zb-h2": lambda p, index, layout: 2.0 * p - 1,
+    "zb-2p": lambda p, index, layout: 2.0 * p - 1,
     "zb-v": lambda p, index, layout: p,
     "dualpipe": lambda p, index, layout: p + 1.0,
 }

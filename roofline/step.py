@@ -7,10 +7,8 @@
 The slowest stage carries the head and the loss, or the embedding, or one layer more than the others
 where layers do not divide; ``even`` layouts give embedding and head the slot of a layer each. Sends
 of plain 1F1B are waited for, those between interleaved chunks may hide. What fills and drains the
-pipeline depends on the schedule: w is the part of the backward that makes weight gradients.
-
-    1F1B, GPipe  (p-1)(f+b)/v    ZB-H1  (p-1)(f+b-2w)    ZB-H2  (p-1)(f+b-3w)    ZB-V  0
-    DualPipe     (p/2-1)(f + 2b - 3w)
+pipeline is the schedule's (``roofline.bubbles``), with two sends for every step of it; ZB-2p, the
+order that a search finds for unequal f, b and w in the memory of ZB-H2, has sends alone.
 
 Sources: Megatron-LM (arXiv:2104.04473), section 2.2; Zero Bubble (arXiv:2401.10241), table 1;
 DeepSeek-V3 (arXiv:2412.19437), table 2.
@@ -23,13 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from roofline import layer as ops
+from roofline.bubbles import SCHEDULES
+from roofline.distinct import once, only, without
 from roofline.gradients import data_parallel, optimizer
-from roofline.groups import Group
 from roofline.job import Job
-from roofline.layer import Work
-from roofline.layout import SCHEDULE, Layout
-from roofline.microbatch import MicroBatch, average
+from roofline.layout import OF_THE_STEP, SCHEDULE, Layout
+from roofline.microbatch import MicroBatch, all_layers
+from roofline.offload import offload
 from roofline.units import Count, Seconds
+from roofline.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,26 @@ class StepTime:
         return total
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """One micro-batch through the whole model."""
+
+    layers: MicroBatch
+    top: Seconds  # head and loss
+    bottom: Seconds  # embedding
+
+
+# Schedules with the bubble of another: plain 1F1B is interleaved with one chunk.
+IDLES_AS = {"1f1b": "interleaved", "zb-2p": "zb-v"}
+
+# Fields of a layout that sending activations on to the next stage depends on.
+_SENT = ("gpus", "order", "tp", "cp", "pp", "micro_batch", "sequence", "sequence_parallel")
+
+
 def predict(job: Job) -> StepTime:
     """Time of one optimizer step, term by term."""
-    part, slow = average(job).at_power(job.habits.power)
+    whole = once(_whole, without(job, *OF_THE_STEP))
+    part = whole.layers.times(1.0 / job.layout.pp)
     m = job.layout.microbatches
     return StepTime(
         {
@@ -61,7 +78,8 @@ def predict(job: Job) -> StepTime:
             "context parallel": m * (part.cp[0] + part.cp[1]),
             "expert parallel": m * (part.ep[0] + part.ep[1]),
             "waiting for the host": m * (part.host[0] + part.host[1]),
-            **_pipeline(job, part, slow),
+            "offload": m * offload(job, part),
+            **_pipeline(job, part, whole),
             **data_parallel(job, part),
             "optimizer": optimizer(job),
             "fixed": job.habits.fixed * np.ones_like(m),
@@ -69,51 +87,55 @@ def predict(job: Job) -> StepTime:
     )
 
 
-def _pipeline(job: Job, part: MicroBatch, slow: Count) -> dict[str, Seconds]:
+def _whole(job: Job) -> _Whole:
+    layers, slow = all_layers(job).at_power(job.habits.power)
+    return _Whole(layers, *ends(job, slow))
+
+
+def _pipeline(job: Job, part: MicroBatch, whole: _Whole) -> dict[str, Seconds]:
     """What the stages add to the work of the average one: the ends, the sends, the bubble."""
     layout, model = job.layout, job.model
     p, v, m = 1.0 * layout.pp, 1.0 * layout.chunks, layout.microbatches
     several = p > 1
-    top, bottom = _ends(job, slow)
+    top, bottom = whole.top, whole.bottom
     worst = np.maximum(top, bottom)
     slots = np.where(np.greater(layout.even, 0), 1.0, 0.0)
     one = part.seconds * p / model.layers
     longest = one * v * np.ceil((model.layers + 2 * slots) / (p * v) - 1e-9)
     at_end = np.where(np.greater(layout.even, 1), worst, longest - slots * one + worst)
     extra = np.where(several, np.maximum(longest, at_end) - part.seconds, top + bottom)
-    send = _send(job)
-    waits = np.where(np.greater(layout.pp_overlap, 0), 0.0, 2.0 * v * send)
+    send = once(stage_send, only(job, *_SENT))
+    hops = v * m - 1.0  # the first micro-batch's are in the filling of the pipeline
+    hidden = np.greater(layout.pp_overlap, 0) & np.greater(v, 1)  # behind other chunks alone
+    waits = np.where(hidden, 0.0, 2.0 * hops * send)
     return {
         "head, embedding and uneven stages": m * extra,
-        "pipeline sends": m * np.where(several, waits, 0.0),
-        "bubble": np.where(several, _fill(layout, part, send), 0.0),
+        "pipeline sends": np.where(several, waits, 0.0),
+        "bubble": np.where(several, filling(layout, part, send), 0.0),
     }
 
 
-def _fill(layout: Layout, part: MicroBatch, send: Seconds) -> Seconds:
-    """Filling and draining, by schedule."""
-    p, v = 1.0 * layout.pp, 1.0 * layout.chunks
+def filling(layout: Layout, part: MicroBatch, send: Seconds) -> Seconds:
+    """Filling and draining, by schedule: each filling step waits for its passes and two sends."""
+    p, v, m = 1.0 * layout.pp, 1.0 * layout.chunks, layout.microbatches
     f, b, w = part.forward_seconds, part.backward_seconds, part.backward.matmuls / 2
+    w = np.where(np.greater(layout.lora_rank, 0), 0.0, w)  # frozen weights have no gradients
     sends = 2.0 * v * send
-    plain = (p - 1) * (f + b + sends) / v
-    by_schedule = {
-        "1f1b": plain,
-        "gpipe": plain,
-        "zb-h1": (p - 1) * (f + b - 2 * w + sends),
-        "zb-h2": (p - 1) * (np.maximum(f + b - 3 * w, 0.0) + sends),
-        "zb-v": (p - 1) * sends,
-        "dualpipe": np.maximum(p / 2 - 1, 0.0) * (f + b + b - 3 * w + sends),
-    }
-    kinds = [np.equal(layout.schedule, SCHEDULE[name]) for name in by_schedule]
-    return np.select(kinds, list(by_schedule.values()))
+    found: Seconds = 0.0
+    for name, number in SCHEDULE.items():
+        if np.any(chosen := np.equal(layout.schedule, number)):
+            row = SCHEDULES[IDLES_AS.get(name, name)]
+            seconds = np.maximum(row.filling(p, m, v), 0.0) * (row.waits(f, b, w, f + b) + sends)
+            found = np.where(chosen, seconds, found)
+    return found
 
 
-def _ends(job: Job, slow: Count) -> tuple[Seconds, Seconds]:
+def ends(job: Job, slow: Count) -> tuple[Seconds, Seconds]:
     """Head with loss, and embedding, with the collectives that tensor parallelism costs them."""
     layout, model = job.layout, job.model
     top = ops.head(model, layout, job.kernels)
     bottom = ops.embedding(model, layout, job.kernels)
-    route = job.network.route(Group(layout.tp))
+    route = job.network.route(layout.tp_group)
     nbytes = 2.0 * layout.tokens * model.hidden
     split = np.greater(layout.sequence_parallel, 0)
     gather, scatter, reduce = route.gather(nbytes), route.scatter(nbytes), route.reduce(nbytes)
@@ -127,11 +149,11 @@ def _slowed(work: Work, slow: Count) -> Seconds:
     return work.matmuls * slow + work.attention + work.memory
 
 
-def _send(job: Job) -> Seconds:
+def stage_send(job: Job) -> Seconds:
     """Activations of a micro-batch to the next stage, shared out over the tensor-parallel ranks."""
     layout, model = job.layout, job.model
-    route = job.network.route(Group(layout.pp, layout.tp * layout.cp * layout.dp))
+    route = job.network.route(layout.pp_group)
     nbytes = 2.0 * layout.tokens * model.hidden
     whole = np.logical_and(np.greater(layout.tp, 1), ~np.greater(layout.sequence_parallel, 0))
-    again = job.network.route(Group(layout.tp)).gather(nbytes)
+    again = job.network.route(layout.tp_group).gather(nbytes)
     return route.send(nbytes / layout.tp) + np.where(whole, again, 0.0)

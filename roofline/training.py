@@ -11,13 +11,17 @@ machine loses nothing; ``achievable`` takes the calibration that comes with the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hardware_profiles import Calibration, Cluster
 from hardware_profiles.behaviour import Spread, StepFit
 from hardware_profiles.calibration import for_accelerator
-from roofline import calibrated, footprint
+from roofline import calibrated, fitting, footprint
+from roofline.calibrated import Behaviour
 from roofline.dims import Dims
 from roofline.footprint import Footprint
 from roofline.job import Job
@@ -26,6 +30,9 @@ from roofline.model import Transformer
 from roofline.names import choose
 from roofline.recipes import RECIPES, Recipe
 from roofline.step import StepTime, predict
+
+if TYPE_CHECKING:
+    from roofline.export import Export
 
 ACHIEVABLE, PEAK = "achievable", "peak"
 RECIPE_OF = {"bf16": "mixed", "fp16": "mixed"}  # of every other precision: fp8
@@ -53,10 +60,18 @@ class Training:
         return Dims.of(self.model)
 
     @cached_property
+    def machine(self) -> Behaviour:
+        """The cluster as the overlay has it, in this precision."""
+        return calibrated.behaviour(self.cluster, self.fit, self.precision)
+
+    @cached_property
     def job(self) -> Job:
         """What the step model computes from."""
-        machine = calibrated.behaviour(self.cluster, self.fit, self.precision)
-        return machine.job(self.dims, self.layout)
+        return self.job_in(self.layout)
+
+    def job_in(self, layout: Layout) -> Job:
+        """The same in another layout, or in a part of a table of them."""
+        return self.machine.job(self.dims, layout, self.recipe)
 
     @cached_property
     def time(self) -> StepTime:
@@ -76,6 +91,16 @@ class Training:
             return None
         return accuracy.moe if self.model.experts else accuracy.dense
 
+    def export(self, format: str) -> Export:
+        """The text of a launch file; what the format cannot say is in its ``notes``.
+
+        Raises:
+            ValueError: an unknown format, naming the nearest; a column of layouts.
+        """
+        from roofline.export import export
+
+        return export(self, format)
+
 
 def training(
     model: Transformer,
@@ -92,18 +117,39 @@ def training(
         recipe: what is kept of each parameter, a name of ``RECIPES``; by precision where None.
         rates: ``achievable``, ``peak``, or a calibration of one's own.
 
-    Raises:
-        ValueError: a precision, recipe or kind of rates that there is not.
-    """
+    A single layout that the model or the cluster cannot have is refused; rows of a column that
+    cannot be are for the caller to drop, by ``fitting.misfits``.
 
+    Raises:
+        ValueError: a precision, recipe or kind of rates that there is not; a layout that cannot be.
+    """
+    if not any(np.ndim(getattr(layout, field.name)) for field in fields(layout)):
+        fitting.check(model, layout, cluster)
     calibrated.dtype_of(precision)
-    name = recipe or RECIPE_OF.get(precision, "fp8")
+    plain = "lora" if np.any(np.greater(layout.lora_rank, 0)) else RECIPE_OF.get(precision, "fp8")
+    name = recipe or plain
     kept = name if isinstance(name, Recipe) else choose("recipe", name, RECIPES)
+    layout, kept = _adapted(layout, kept)
     overlay = rates if isinstance(rates, Calibration) else _overlay(rates, cluster)
     return Training(model, layout, cluster, precision, kept, overlay)
 
 
-def _overlay(rates: str, cluster: Cluster) -> Calibration | None:
+def _adapted(layout: Layout, kept: Recipe) -> tuple[Layout, Recipe]:
+    """Layout and recipe of one mind on the rank of adapters, the layout's where both have one."""
+    stated = np.greater(layout.lora_rank, 0)
+    if not kept.adapted:
+        if np.any(stated):
+            allowed = ", ".join(name for name, row in RECIPES.items() if row.adapted)
+            raise ValueError(
+                f"lora_rank: {layout.lora_rank} is refused with a recipe that trains every weight; "
+                f"allowed: 0, or recipe {allowed}"
+            )
+        return layout, kept
+    rank = np.where(stated, layout.lora_rank, kept.rank) if np.ndim(stated) else layout.lora_rank
+    rank = rank if np.any(stated) else kept.rank
+    return replace(layout, lora_rank=rank, frozen_bytes=kept.frozen), replace(kept, rank=rank)
 
+
+def _overlay(rates: str, cluster: Cluster) -> Calibration | None:
     wanted = choose("rates", rates, {ACHIEVABLE: True, PEAK: False})
     return for_accelerator(cluster.accelerator.name) if wanted else None

@@ -3,42 +3,33 @@
     python scripts/calibrate.py RUNS.jsonl [--gpu a100 --gpu h100 …] [--write]
 
 Kernels and collectives start from what was measured of them alone (``kernels.yaml`` beside this
-file); whole jobs then say how much of it they get. One vector per GPU type: dense runs first, then
-what only expert layers have on the runs of mixtures. Every source counts, large ones more; priors
-keep what the runs cannot tell at its measured value. Needs scipy (``pip install -e .[dev]``).
+file); whole jobs then say how much of it they get. One vector per GPU type from its dense runs; then
+what only expert layers have, on the mixtures of all types at once (``mixtures.py``). Every source
+counts, large ones more; priors keep what the runs cannot tell at its measured value. Needs scipy
+(``pip install -e .[dev]``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mixtures
 import numpy as np
+import overlays
 import yaml
 from scipy.optimize import least_squares
 
 from hardware_profiles.behaviour import StepFit
 from hardware_profiles.catalog import SHIPPED
-from roofline import backtest, runs
+from roofline import backtest, evidence, runs
 
 HERE = Path(__file__).parent
 RAMP = 2e-6  # until a memory-bound kernel streams, beside the gap to the next one
 NOISE = 0.03  # of a measured step
-FLAGGED = {
-    "flops_inconsistent_>5%",
-    "reported_throughput_inconsistent",
-    "reported_mfu_wrong_peak",
-    "ep_mismatch",
-    "gpu_type_inferred",
-    "parallelism_inferred",
-    "nonstandard_arch",
-    "known_perf_bug_rowwise",
-    "sft_padding",
-}
 
 # Prior median and standard deviation of the logarithm.
 DENSE = {
@@ -56,8 +47,6 @@ DENSE = {
     "gap": (2e-6, 0.2),
     "fixed": (12e-3, 0.3),
 }
-MOE = {"experts": (1.20, 0.15), "host": (2.5e-3, 0.3), "exchange": (0.75, 0.15)}
-
 # Calibration → accelerators whose runs it is fitted to; and whose numbers it starts from.
 TARGETS = {
     "a100": ("a100-sxm-80gb", "a100-sxm-40gb"),
@@ -117,15 +106,9 @@ def _batch(name: str, members: Sequence[tuple[Mapping[str, Any], runs.Job, float
         [job for _, job, _ in members],
         np.array([seconds for _, _, seconds in members]),
         np.array([job.id.partition("-")[0] for _, job, _ in members]),
-        np.array([is_core(run) for run, _, _ in members]),
+        np.array([evidence.in_core(run) for run, _, _ in members]),
         np.array([job.model.experts is not None for _, job, _ in members]),
     )
-
-
-def is_core(run: Mapping[str, Any]) -> bool:
-    """Everything that decides the time is stated, and nothing is in doubt."""
-    stated = run.get("quality") == "A" and run.get("micro_batch_size") and run.get("recompute")
-    return bool(stated) and not FLAGGED & set(run.get("flags") or ())
 
 
 def fitted(start: StepFit, x: Vector) -> StepFit:
@@ -141,7 +124,7 @@ def fitted(start: StepFit, x: Vector) -> StepFit:
     data["network"] |= {"outer": x["outer"], "hop": x["hop"]}
     if "exchange" in x:
         data["network"]["exchange"] = x["exchange"]
-    habits = ("contention", "fine_overlap", "experts", "host", "fixed", "power")
+    habits = ("contention", "fine_overlap", "experts", "host", "fixed", "power", "early")
     data["habits"] |= {name: x[name] for name in habits if name in x}
     return StepFit.model_validate(data)
 
@@ -179,27 +162,48 @@ def _weights(batches: Sequence[Batch]) -> np.ndarray:
     return np.sqrt(weight)
 
 
-def both(batches: Sequence[Batch], starts: Sequence[StepFit], prior: Mapping[str, Any]) -> Vector:
-    """Dense runs first; then what only expert layers have, on runs of mixtures."""
-    dense = [(b.only(~b.moe), s) for b, s in zip(batches, starts, strict=True) if np.any(~b.moe)]
-    moe = [(b.only(b.moe), s) for b, s in zip(batches, starts, strict=True) if np.any(b.moe)]
-    first = {n: prior[n] for n in DENSE}
-    second = {n: prior[n] for n in MOE}
-    ready = {n: v[0] for n, v in second.items()}
-    if dense:
-        ready |= fit([b for b, _ in dense], [s for _, s in dense], first, ready)
-    else:  # mixtures alone have to tell how fast matmuls are, too
-        ready |= {n: v[0] for n, v in first.items()}
-        second |= dict.fromkeys(("bf16", "fp8", "fp4"), (0.97, 0.15))
-    if moe:
-        ready = fit([b for b, _ in moe], [s for _, s in moe], second, ready)
-    return ready
+def dense(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> Vector | None:
+    """The vector of a GPU type from its dense runs; None where it has none."""
+    own = [b.only(~b.moe) for b in _own(name, data)]
+    own = [b for b in own if len(b.jobs)]
+    key = (name, *(job.id for b in own for job in b.jobs))
+    if key not in _FOUND:
+        start = [starts[name]] * len(own)
+        _FOUND[key] = fit(own, start, DENSE, mixtures.medians()) if own else None
+    return _FOUND[key]
+
+
+_FOUND: dict[tuple[str, ...], Vector | None] = {}  # what the same runs gave before
+
+
+def calibrate_all(data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> dict[str, Vector]:
+    """The vectors of all types that have mixtures: dense runs first, mixtures of all then."""
+    key = tuple(job.id for b in data.values() for job in b.jobs)
+    if key not in _JOINT:
+        used = mixtures.used({name: _own(name, data) for name in mixtures.JOINED})
+        base = mixtures.with_siblings({n: dense(n, data, starts) for n in mixtures.JOINED})
+        errors = {n: _errors(batches, starts[n]) for n, batches in used.items()}
+        weights = _weights([b for batches in used.values() for b in batches])
+        _JOINT[key] = mixtures.joint(errors, base, weights, NOISE)
+    return _JOINT[key]
+
+
+_JOINT: dict[tuple[str, ...], dict[str, Vector]] = {}
+
+
+def _errors(batches: Sequence[Batch], start: StepFit) -> mixtures.Errors:
+    return lambda vector: np.concatenate([b.errors(fitted(start, vector)) for b in batches])
+
+
+def _own(name: str, data: Mapping[str, Batch]) -> list[Batch]:
+    return [data[a] for a in TARGETS[name] if a in data]
 
 
 def calibrate(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> Vector:
     """The vector of a GPU type."""
-    own = [data[a] for a in TARGETS[name] if a in data]
-    return both(own, [starts[name]] * len(own), DENSE | MOE)
+    if name in mixtures.JOINED:
+        return calibrate_all(data, starts)[name]
+    return dense(name, data, starts) or mixtures.medians(DENSE | mixtures.SHARED)
 
 
 def left_out(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]) -> list[Any]:
@@ -207,7 +211,7 @@ def left_out(name: str, data: Mapping[str, Batch], starts: Mapping[str, StepFit]
 
     A part is a source; where a GPU has one source only, it is a model, on all GPUs.
     """
-    own = [data[a] for a in TARGETS[name] if a in data]
+    own = _own(name, data)
     label = _label(own)
     found = []
     for part in sorted({p for b in own for p in label(b)}):
@@ -279,28 +283,6 @@ def measured_kernels() -> dict[str, StepFit]:
     return {name: StepFit.model_validate(one) for name, one in texts.items()}
 
 
-def write(name: str, step: StepFit, accuracy: Mapping[str, Any] | None, error: str) -> None:
-    """Replace ``step`` and ``error`` of a shipped calibration, leaving the rest as it is."""
-    path = SHIPPED / "calibrations" / f"{name}.yaml"
-    text = path.read_text("utf-8").split("\nstep:\n")[0].rstrip("\n")
-    lines = [_line(line, error) for line in text.splitlines()]
-    data = json.loads(step.model_copy(update={"accuracy": None}).model_dump_json(exclude_none=True))
-    if accuracy:
-        data["accuracy"] = {k: v for k, v in accuracy.items() if v is not None}
-    block = yaml.safe_dump({"step": _rounded(data)}, sort_keys=False, allow_unicode=True, width=100)
-    path.write_text("\n".join(lines) + "\n" + block, "utf-8")
-
-
-def _line(line: str, error: str) -> str:
-    return f"error: {json.dumps(error)}" if line.startswith("error:") else line
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
 def main() -> None:
     """Fit, cross-validate, print, and write where asked to."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -308,12 +290,18 @@ def main() -> None:
     options.add_argument("--gpu", action="append", choices=list(TARGETS))
     options.add_argument("--write", action="store_true", help="into the shipped calibrations")
     asked = options.parse_args()
+    if asked.write and not SHIPPED.is_relative_to(HERE.parent):
+        options.error(f"--write goes to {SHIPPED}, another checkout; set PYTHONPATH to this one")
     data, starts = load(asked.runs), measured_kernels()
     for name in asked.gpu or TARGETS:
         vector = calibrate(name, data, starts)
+        if (
+            name not in mixtures.JOINED
+        ):  # no mixtures of its own: launching costs what it does there
+            vector = vector | mixtures.software(calibrate_all(data, starts)["h100"])
         print(name, {k: float(f"{v:.3g}") for k, v in vector.items()})
         step = fitted(starts[name], vector)
-        own = [data[a] for a in TARGETS[name] if a in data]
+        own = _own(name, data)
         table("fitted to all", [(b, b.errors(step)) for b in own])
         pairs = left_out(name, data, starts)
         left = table("each part left out in turn", pairs)
@@ -322,12 +310,12 @@ def main() -> None:
 
 
 def _write_all(name: str, step: StepFit, left: Mapping[str, Any]) -> None:
-    write(name, step, left, _sentence(left))
+    overlays.write(name, step, left, _sentence(left))
     for heir, parent in INHERITED.items():
         if parent == name:
             note = f"the step model's numbers are the {parent.upper()}'s: no runs to fit to"
             update = {"source": f"{step.source}; taken from the {parent.upper()}"}
-            write(heir, step.model_copy(update=update), None, note)
+            overlays.write(heir, step.model_copy(update=update), None, note)
 
 
 def _sentence(left: Mapping[str, Any]) -> str:

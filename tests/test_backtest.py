@@ -12,23 +12,15 @@ from typer.testing import CliRunner
 
 import hardware_profiles as hp
 from hardware_profiles.calibration import for_accelerator
-from roofline import accuracy, frameworks, runs
+from roofline import accuracy, evidence, frameworks, runs
 from roofline import backtest as back
 from roofline.cli import app
+from roofline.layout import OVERLAP, RECOMPUTE
 from roofline.run_fields import RunError
 
 PUBLISHED = back.published()
 BY_ID = {run["id"]: run for run in PUBLISHED}
-FLAGGED = {
-    "flops_inconsistent_>5%",
-    "reported_throughput_inconsistent",
-    "reported_mfu_wrong_peak",
-    "ep_mismatch",
-    "gpu_type_inferred",
-    "parallelism_inferred",
-    "nonstandard_arch",
-    "known_perf_bug_rowwise",
-}
+A100 = {"gpu": "A100-80GB-SXM"}
 RUN = {
     "id": "mine",
     "model": {
@@ -52,14 +44,9 @@ def result() -> back.Backtest:
 
 
 def core(result: back.Backtest, family: str, *gpus: str) -> list[back.Row]:
-    """Rows of the core set: ``roofline/data/published_runs.md`` says what it is."""
-    found = []
-    for row in back.rows_of(result, family=family):
-        run = BY_ID[row.id]
-        stated = run["quality"] == "A" and run["micro_batch_size"] and run["recompute"]
-        if stated and not FLAGGED & set(run["flags"]) and row.accelerator in gpus:
-            found.append(row)
-    return found
+    """Rows of the core set on these GPUs."""
+    rows = back.rows_of(result, family=family)
+    return [row for row in rows if evidence.in_core(row.run) and row.accelerator in gpus]
 
 
 class TestAccuracy:
@@ -142,8 +129,18 @@ class TestRuns:
             ({"n_gpus": True}, "n_gpus: True is refused"),
             ({"n_gpus": 1e30}, "n_gpus: 1e.30 is refused"),
             ({"n_gpus": float("nan")}, "n_gpus: nan is refused"),
-            ({"tp": 3}, "n_gpus: 8 is refused; allowed: multiples of tp"),
-            ({"global_batch_size": 31}, "global_batch_size: 31 is refused; allowed: multiples of"),
+            (
+                {"tp": 3},
+                "tp: 3 is refused; allowed: divisors of the 32 heads; the nearest: 2 and 4",
+            ),
+            ({"pp": 64}, "pp: 64 is refused; allowed: stages of at most the 34 layers and slots"),
+            ({"cp": 3}, "cp: 3 is refused; allowed: sequence .4096. in multiples of 6, 2 · cp"),
+            ({"ep": 2}, "ep: 2 is refused; allowed: 1, for the model has no experts"),
+            ({"micro_batch_size": 5}, "micro_batch_size: 5 is refused; .* the nearest: 4"),
+            (
+                {"global_batch_size": 31},
+                "global_batch_size: 31 is refused; allowed: multiples of 8 replicas",
+            ),
             ({"gpu": "H1000"}, "gpu: 'H1000' is not known"),
             ({"gpu": 7}, "gpu: 7 is refused; allowed: a text"),
             ({"model": "llama"}, "model: 'llama' is refused; allowed: an object"),
@@ -200,6 +197,43 @@ class TestRuns:
     def test_every_framework_is_found_by_its_words(self) -> None:
         for row in frameworks.FRAMEWORKS:
             assert frameworks.framework({"source": row.words[0]}).name == row.name
+
+    @pytest.mark.parametrize(
+        ("change", "kind"),
+        [
+            (A100 | {"source": "Megatron-LM", "precision": "fp16"}, "unfused"),
+            ({"source": "Megatron-LM", "precision": "fp16"}, "flash"),
+            (A100 | {"source": "Megatron-LM", "year": 2022}, "unfused"),
+            ({"source": "Megatron-LM", "year": 2025}, "flash"),
+            (
+                A100 | {"source": "Megatron-LM", "year": 2022, "attention": "FlashAttention"},
+                "flash-2",
+            ),
+            ({"notes": "trained without flash attention"}, "unfused"),
+            ({"notes": "126M without flash attention"}, "flash"),
+            ({"source": "NVIDIA/NeMo (container 24.07)"}, "flash-2024"),
+            ({"source": "NVIDIA/NeMo (container 25.02)"}, "flash"),
+        ],
+    )
+    def test_which_attention_a_run_has(self, change: dict[str, Any], kind: str) -> None:
+        """By its words, its year and what is said of another model of the same table."""
+        run = RUN | change
+        assert frameworks.attention(run, frameworks.framework(run)) == kind
+
+    def test_an_interleaved_schedule_has_two_chunks(self) -> None:
+        """Torchtitan's default, where a run does not say."""
+        change = {"pp": 2, "n_gpus": 16, "extra": {"pp_schedule": "Interleaved 1F1B"}}
+        assert runs.job(RUN | change).layout.chunks == 2
+
+    def test_scores_that_do_not_fit_are_made_again(self) -> None:
+        """Korthikanti et al.: a 22B model on 8 A100 needs it at micro-batch 4, and a 1B one not."""
+        small = {"layers": 24, "hidden": 2048, "heads": 16, "vocab": 51200, "seq_len": 2048}
+        large = small | {"layers": 48, "hidden": 6144, "heads": 64}
+        for shape, kind in ((small, "none"), (large, "full")):
+            one = {"model": shape, "precision": "fp16", "source": "Megatron", "tp": 8}
+            run = RUN | one | {"gpu": "A100-80GB", "micro_batch_size": 4}
+            assert runs.job(run).layout.recompute == RECOMPUTE[kind]
+            assert runs.job(run | {"recompute": "none"}).layout.recompute == RECOMPUTE["none"]
 
 
 class TestCalibrations:
@@ -265,3 +299,35 @@ class TestCommands:
         said = CliRunner().invoke(app, arguments)
         assert said.exit_code == 2
         assert message in said.stderr
+
+
+class TestReleases:
+    @pytest.mark.parametrize(
+        ("source", "release"),
+        [
+            ("docs @067f987df, '26.06.01 NeMo Container' > DGX-GB200", (26, 6, 1)),
+            ("docs, '25.11 NeMo Container'", (25, 11)),
+            ("NVIDIA/dgxc-benchmarking README.md @ v25.05: table", (25, 5)),
+            ("llm-foundry, scripts/train/benchmarking/README.md", ()),
+        ],
+    )
+    def test_release_in_a_source(self, source: str, release: tuple[int, ...]) -> None:
+        """As the sources of ``published_runs.jsonl`` print it."""
+        assert frameworks.release({"source": source}) == release
+
+    def test_tokens_are_dropped_where_said(self) -> None:
+        assert frameworks.dropless({"notes": "MoE token-dropless, router force-balanced."})
+        assert not frameworks.dropless({"notes": "MoE token-drop run (capacity-limited)."})
+
+    @pytest.mark.parametrize(
+        ("changed", "overlap"),
+        [
+            ({"tp": 4, "gpus_per_node": 4}, "fine"),
+            ({"tp": 8, "gpus_per_node": 4}, "backward"),
+            ({"tp": 4, "gpus_per_node": 8, "precision": "nvfp4", "gpu": "B200"}, "backward"),
+        ],
+    )
+    def test_fine_overlap_ends_at_the_host(self, changed: dict[str, Any], overlap: str) -> None:
+        """Transformer Engine overlaps inside one host: NVIDIA/TransformerEngine issue 1071."""
+        run = {**RUN, "framework": "Megatron-Bridge", "n_gpus": 8, "global_batch_size": 64}
+        assert runs.job({**run, **changed}).layout.tp_overlap == OVERLAP[overlap]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roofline.dims import Dims
 from roofline.footprint import Footprint, footprint, peak
-from roofline.layout import FLASH, RECOMPUTE, SCHEDULE, Layout
+from roofline.layout import FLASH, OVERLAP, RECOMPUTE, SCHEDULE, Layout
 from roofline.model import Transformer
 from roofline.models.parts import matrices, parameters
 from roofline.presets import preset, presets
@@ -152,9 +152,11 @@ def test_measured(row: dict[str, Any]) -> None:
 
 
 def test_most_that_can_be_known_is_within_5_percent() -> None:
-    """Of zero bubble's 48 rows 42 (three by 5.02 %), and of torchtitan's 8B all 12."""
-    near = [row for row in MEASURED if abs(measured(row) / row["gib"] - 1) < 0.0505]
-    for group, least in (("zero-bubble", 42), ("8b", 12)):
+    """Of zero bubble's 48 rows 42, of torchtitan's 20 all but three (8B all 12), and of BLOOM's 48,
+    which one configuration measured twice has 16 % apart, 8: 67 of 116.
+    """
+    near = [row for row in MEASURED if abs(measured(row) / row["gib"] - 1) <= 0.05]
+    for group, least in (("zero-bubble", 42), ("8b", 12), ("torchtitan", 17), ("bloom", 8)):
         assert sum(group in (row["group"], *row["id"].split("-")) for row in near) >= least
     assert all(row in near or row["why"] for row in MEASURED)
 
@@ -190,11 +192,13 @@ def test_parameters_are_the_models(name: str) -> None:
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize("m", [16, 24])
 def test_in_flight_is_what_the_schedule_plays(name: str, p: int, m: int) -> None:
-    """roofline.schedule, played pass by pass, on every stage."""
+    """roofline.schedule, played pass by pass, on every stage; ZB-2p keeps what ZB-H2 keeps."""
     chunks = 3 if name == "interleaved" else 1
     code = SCHEDULE["1f1b" if name == "interleaved" else name]
     layout = Layout(p, pp=p, chunks=chunks, batch=m, schedule=code)
-    played = timeline(name, p, m, chunks=3 if chunks > 1 else None).in_flight
+    played = timeline(
+        "zb-h2" if name == "zb-2p" else name, p, m, chunks=3 if chunks > 1 else None
+    ).in_flight
     ours = np.broadcast_to(in_flight_on(layout, np.arange(p)), p)
     assert ours == pytest.approx(played)
 
@@ -476,3 +480,45 @@ def test_owned_is_the_average_stage() -> None:
     assert isinstance(found, Owned)
     assert found.ends == model.embedding / 2
     assert owned(model, Layout(1)).total == pytest.approx(parameters_of(model))
+
+
+def test_what_dtensor_keeps() -> None:
+    """The inputs of qkv and MLP as gathered, t times a shard, unless tensor parallelism is
+    asynchronous; and a fourth fp32 copy of its vocabulary slice in the eager loss:
+    torch/distributed/tensor/parallel/loss.py adds exp(x), the one-hot and their sum beside x.
+    """
+    model, (b, s, h, t) = gpt(24, 2048, 16), (2, 4096, 2048, 8)
+    layout = Layout(t, tp=t, batch=b, micro_batch=b, sequence=s, zero=3, tp_overlap=0)
+    plain = footprint(model, layout, recipe("fsdp"))
+    found = footprint(model, layout, recipe("fsdp-dtensor"))
+    assert found.residual - plain.residual == pytest.approx(24 * 2 * 2 * b * s * h * (1 - 1 / t))
+    assert found.logits - plain.logits == pytest.approx(4 * b * s * 51200 / t)
+    fine = footprint(model, replace(layout, tp_overlap=OVERLAP["fine"]), recipe("fsdp-dtensor"))
+    assert fine.residual == plain.residual
+    alone = replace(layout, tp=1)
+    same = (footprint(model, alone, recipe(name)).total for name in ("fsdp", "fsdp-dtensor"))
+    assert len(set(map(float, same))) == 1
+
+
+def test_what_deepspeed_keeps() -> None:
+    """Two buckets of 5e8 16-bit elements, an owned shard's gradients flat in 16 and 32 bits, and what
+    a stage sent on, until its backward pass: stage_1_and_2.py, pipe/engine.py.
+    """
+    model = gpt(24, 2048, 16)
+    layout = Layout(32, tp=2, pp=4, batch=64, sequence_parallel=0)
+    plain = footprint(model, layout, recipe("bf16-gradients"))
+    found = footprint(model, layout, recipe("deepspeed-fp16"))
+    sent = 4 * 2 * 2048 * 2048
+    assert found.residual - plain.residual == pytest.approx(sent)
+    owned_here = plain.weights / 2 / 4
+    more = 2 * 5e8 * 2 + 6 * owned_here + 0.04 * sent
+    assert found.slack - plain.slack == pytest.approx(more)
+    assert footprint(model, layout, recipe("deepspeed-bf16")).gradients == 3 * found.gradients
+
+
+def test_gradients_of_scores() -> None:
+    """Into and out of the softmax, 2 a s² b bytes each, in one layer at a time; none when fused."""
+    model = gpt(24, 2048, 16)
+    layout = Layout(1, batch=4, micro_batch=4, sequence=1024, attention=UNFUSED)
+    assert footprint(model, layout).working == pytest.approx(2 * 2 * 16 * 1024**2 * 4)
+    assert footprint(model, replace(layout, attention=FLASH["flash"])).working == 0

@@ -12,10 +12,12 @@ from hardware_profiles.calibration import for_accelerator
 from roofline import calibrated, layer
 from roofline.calibrated import behaviour
 from roofline.dims import Dims
-from roofline.groups import Group
-from roofline.layout import FLASH, OVERLAP, RECOMPUTE, SCHEDULE, Layout, stack
+from roofline.footprint import footprint
+from roofline.groups import Group, spans
+from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, ZERO_KIND, Layout, stack
 from roofline.microbatch import average, tensor_parallel
 from roofline.model import Experts, Transformer
+from roofline.stages import owned
 from roofline.step import predict
 
 H100 = hp.cluster("dgx-h100-superpod")
@@ -146,8 +148,8 @@ class TestLaws:
         assert np.allclose(bubble * layout.chunks, bubble[0])
 
     def test_zero_bubble_schedules_are_in_order(self) -> None:
-        """https://arxiv.org/abs/2401.10241, table 1: 1F1B, ZB-H1, ZB-H2."""
-        kinds = np.array([SCHEDULE[k] for k in ("1f1b", "zb-h1", "zb-h2")], float)
+        """https://arxiv.org/abs/2401.10241, tables 1 and 4: 1F1B, ZB-H1, ZB-H2, ZB-2p."""
+        kinds = np.array([SCHEDULE[k] for k in ("1f1b", "zb-h1", "zb-h2", "zb-2p")], float)
         layout = Layout(gpus=8, pp=8, batch=64, schedule=kinds)
         bubble = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), layout)).terms["bubble"]
         assert np.all(np.diff(bubble) < 0)
@@ -159,6 +161,78 @@ class TestLaws:
         waits = predict(behaviour(H100, fit()).job(Dims.of(small), layout)).terms
         host = waits["waiting for the host"]
         assert host[0] > host[1] > host[2] == 0
+
+    def test_dropped_tokens_spare_the_host(self) -> None:
+        """With a fixed number of rows per expert the host never waits to learn how many there are."""
+        small = replace(MIXTURE, d_model=1024, heads=8, kv_heads=8, experts=Experts(64, 2, 512))
+        layout = Layout(gpus=8, ep=8, batch=8, sequence=512, dropless=np.array([1.0, 0.0]))
+        waits = predict(behaviour(H100, fit()).job(Dims.of(small), layout)).terms
+        assert waits["waiting for the host"][0] > waits["waiting for the host"][1]
+
+    def test_experts_of_their_own_take_longer_than_a_group(self) -> None:
+        """By at least what starting a kernel takes, for each expert but the first, in 16 bits."""
+        kernels = behaviour(H100, fit()).kernels
+        model = Dims.of(replace(MIXTURE, experts=Experts(64, 2, 512)))
+        layout = Layout(gpus=8, ep=8, sequence=4096, graphs=np.array([0.0, 2.0]))
+        apart, grouped = layer.mixture(model, layout, kernels, 0.0).forward.matmuls
+        assert apart - grouped >= 2 * 7 * kernels.matmuls.start
+        assert np.allclose(
+            *layer.mixture(model, replace(layout, ep=64), kernels, 0.0).forward.matmuls
+        )
+
+    def test_eager_experts_only_stream_more(self) -> None:
+        kernels = behaviour(H100, fit()).kernels
+        layout = Layout(gpus=8, ep=8, fused_experts=np.array([1.0, 0.0]))
+        work = layer.mixture(Dims.of(MIXTURE), layout, kernels, 0.0).backward
+        assert work.memory[1] > work.memory[0]
+        assert np.ndim(work.matmuls) == 0
+
+    def test_early_software_slows_matmuls_alone(self) -> None:
+        machine = behaviour(H100, fit())
+        machine = replace(machine, habits=replace(machine.habits, early=0.8))
+        job = machine.job(Dims.of(LLAMA), Layout(gpus=8, early=np.array([0.0, 1.0])))
+        rates = job.kernels.matmuls.efficiency
+        assert rates[1] / rates[0] == pytest.approx(0.8)
+        assert job.kernels.attention == machine.kernels.attention
+
+    def test_a_small_dense_layer_waits_for_its_launches(self) -> None:
+        """Unless graphs or a compiled program launch them; a large one hides them all."""
+        small = replace(LLAMA, d_model=512, d_ff=1024, heads=4, kv_heads=4)
+        layout = Layout(
+            gpus=1,
+            sequence=512,
+            graphs=np.array([0.0, 1.0, 2.0, 0.0]),
+            compiled=np.array([0.0, 0.0, 0.0, 1.0]),
+        )
+        machine = behaviour(H100, fit())
+        host = predict(machine.job(Dims.of(small), layout)).terms["waiting for the host"]
+        assert host[0] > host[1] > 0
+        assert np.all(host[2:] == 0)
+        large = Layout(gpus=1, sequence=8192, micro_batch=2, batch=2)
+        assert predict(machine.job(Dims.of(LLAMA), large)).terms["waiting for the host"] == 0
+        again = replace(layout, recompute=RECOMPUTE["full"])
+        longer = predict(machine.job(Dims.of(small), again)).terms["waiting for the host"]
+        assert longer[0] > host[0]
+
+    def test_how_zero_1_sends(self) -> None:
+        """An all-reduce moves twice a reduce-scatter; broadcasts pay for each owner's ring anew."""
+        kinds = np.array(list(ZERO_KIND.values()), float)
+        layout = Layout(gpus=1024, batch=1024, zero=1, dp_overlap=0, zero_kind=kinds)
+        exposed = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), layout)).terms["data parallel"]
+        assert np.all(np.diff(exposed) > 0)
+        alone = replace(layout, gpus=1, batch=1)
+        none = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), alone)).terms["data parallel"]
+        assert np.all(none == 0)
+
+
+def test_broadcasts_fill_a_ring_each() -> None:
+    """Messages cost a filled ring more each, and at no latency as many bytes as one all-gather."""
+    route = behaviour(H100, fit()).network.route(Group(64))
+    one, two, three = (float(route.relay(1e9, n)) for n in (1, 2, 3))
+    assert three - two == pytest.approx(two - one)
+    assert two > one > 0
+    ideal = behaviour(H100).network.route(Group(64))
+    assert ideal.relay(1e9, 0) == pytest.approx(ideal.gather(1e9))
 
 
 class TestClosedForms:
@@ -193,8 +267,6 @@ class TestClosedForms:
         layout = Layout(gpus=16, tp=8, batch=2, sequence=4096, dp_overlap=0)
         job = behaviour(H100).job(model, layout)
         exposed = predict(job).terms["data parallel"]
-        from roofline.stages import owned
-
         nbytes = owned(model, layout).total * 2
         assert exposed == pytest.approx(2 * nbytes / 2 / 50e9, rel=1e-9)
 
@@ -214,6 +286,66 @@ class TestClosedForms:
     def test_a_rate_that_a_gpu_has_not(self) -> None:
         with pytest.raises(ValueError, match="a100-sxm-80gb has no fp8 rate"):
             behaviour(A100, fit("a100-sxm-80gb"), "fp8")
+
+
+class TestOrder:
+    """Replicas outside the pipeline: stages side by side, gradients over the outer tiers."""
+
+    LAYOUT = Layout(
+        gpus=64, tp=2, pp=4, batch=64, sequence=4096, pp_overlap=0, dp_overlap=0,
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("order", "pipeline", "replicas"),
+        [("tp-cp-dp-pp", [1, 4, 1], [4, 2, 1]), ("tp-cp-pp-dp", [4, 1, 1], [1, 8, 1])],
+    )
+    def test_children_that_groups_span(
+        self, order: str, pipeline: list[int], replicas: list[int]
+    ) -> None:
+        """By hand: 2 · 4 GPUs of a pipeline are a node of 8, or 2 · 8 of a stage are two."""
+        layout = replace(self.LAYOUT, order=ORDER[order])
+        for group, degrees in ((layout.pp_group, pipeline), (layout.data_group, replicas)):
+            assert [float(reach.degree) for reach in spans(group, H100.tiers)] == degrees
+
+    def test_times_at_peak(self) -> None:
+        """Sends over NVLink in place of a card; gradients over one card a node in place of four."""
+        orders = np.array([ORDER["tp-cp-dp-pp"], ORDER["tp-cp-pp-dp"]], float)
+        job = behaviour(H100).job(Dims.of(LLAMA), replace(self.LAYOUT, order=orders))
+        terms = predict(job).terms
+        sent = 2 * (8 - 1) * 2.0 * 4096 * 4096 / 2  # but for the first micro-batch, both ways
+        assert terms["pipeline sends"] == pytest.approx([sent / 50e9, sent / 450e9])
+        nbytes = owned(Dims.of(LLAMA), self.LAYOUT).total * 2
+        near, far = nbytes / 2 / (4 * 50e9), nbytes * 7 / 8 / 50e9  # 2 nodes, or 8
+        assert terms["data parallel"] == pytest.approx([2 * near, 2 * far])
+
+
+class TestOffload:
+    """Activations in the host's memory: 34 s b h a layer (arXiv:2205.05198, equation 6)."""
+
+    LAYOUT = Layout(
+        gpus=1, batch=2, sequence=2048, attention=FLASH["unfused"], dropout=1,
+        recompute=RECOMPUTE["attention"],
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("share", [0.25, 1.0])
+    @pytest.mark.parametrize("link", [np.inf, 200e9, 25e9, 1e9])
+    def test_exposes_what_no_pass_hides(self, share: float, link: float) -> None:
+        """max(0, bytes / W - pass), each way and for each micro-batch."""
+        layout = replace(self.LAYOUT, offload_share=share)
+        job = replace(behaviour(H100).job(Dims.of(GPT_22B), layout), host_link=link)
+        copy = share * 48 * 34 * 2048 * 6144 / link
+        part = average(job)
+        waits = max(0, copy - part.forward_seconds) + max(0, copy - part.backward_seconds)
+        assert predict(job).terms["offload"] == pytest.approx(2 * waits, rel=1e-9)
+
+    def test_memory_falls_by_the_share(self) -> None:
+        """But for the layer at work, which is fetched back."""
+        layout = replace(self.LAYOUT, dropout=0, offload_share=np.array([0.0, 0.25, 1.0]))
+        found = footprint(Dims.of(GPT_22B), layout)
+        kept = found.residual + found.attention + found.scores + found.mlp
+        assert kept == pytest.approx(kept[0] * np.array([1.0, 0.75, 0.0]))
+        back = found.working - found.working[0]
+        assert back == pytest.approx(kept[0] / 48 * np.array([0.0, 0.25, 1.0]))
 
 
 class TestMeasuredLayers:
@@ -248,7 +380,7 @@ class TestMeasuredLayers:
 
 def test_kinds_of_attention_differ_by_their_fit() -> None:
     kernels = calibrated.kernels(H100.accelerator, fit(), "bf16")
-    kinds = np.array([FLASH[k] for k in ("flash", "flash-2", "flash-1")])
+    kinds = np.array([FLASH[k] for k in ("flash", "flash-2024", "flash-2", "flash-1")])
     found = kernels.attention.of(kinds, 128.0)
     assert np.all(np.diff(found.efficiency) < 0)
     assert np.all(kernels.attention.of(kinds, 64.0).efficiency < found.efficiency)

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roofline import worked
@@ -263,6 +263,8 @@ class TestTensorParallel:
     """How to Scale Your Model, GPUs, tensor parallelism."""
 
     @given(st.integers(500, 60000), st.sampled_from([2, 3]), st.sampled_from(PHASES))
+    @example(2200, 2, "forward")
+    @example(1100, 2, "backward")
     def test_largest_degree_is_where_the_times_cross(self, width, matrices, phase) -> None:
         """Law: a little less hides and a little more does not, wherever the limit lies."""
         work = replace(DENSE, d_ff=width, matrices=matrices)
@@ -270,7 +272,9 @@ class TestTensorParallel:
         hidden = partial(tensor_parallel.bound, work, H100, phase=phase)
         steps = np.arange(1, 1025)
         whole = hidden(steps[(steps <= 8) | (steps % 8 == 0)])
-        assert np.all(whole.compute_bound == (whole.threshold.actual >= whole.threshold.needed))
+        tie = np.isclose(whole.threshold.headroom, 1, rtol=1e-9)  # C/W is 2200 columns: both round
+        agree = whole.compute_bound == (whole.threshold.actual >= whole.threshold.needed)
+        assert np.all(agree | tie)
         degrees = width / whole.threshold.actual
         assert np.all(whole.compute_bound[degrees < largest * (1 - 1e-9)])
         assert not np.any(whole.compute_bound[degrees > largest * (1 + 1e-9)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from roofline import accuracy
+from roofline import accuracy, evidence
 from roofline import backtest as back
-from roofline.accuracy import Errors
-from roofline.backtest import Backtest, Row
+from roofline import evidence_tables as tables
+from roofline.backtest import Backtest, Refused, Row
 from roofline.cli import inputs, output
 from roofline.run_fields import Run
 
@@ -29,6 +31,9 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN.json", help="One run."
 ByOption = Annotated[
     str, typer.Option(metavar="FIELD,…", help=f"Groups: {', '.join(accuracy.GROUPS)}.")
 ]
+MarkdownOption = Annotated[
+    bool, typer.Option("--markdown", help="The summary tables as Markdown, as the README has them.")
+]
 PeakOption = Annotated[bool, typer.Option("--peak", help="At datasheet rates: a lower bound.")]
 
 
@@ -37,6 +42,7 @@ def backtest(
     by: ByOption = "gpu,family",
     peak: PeakOption = False,
     json: inputs.JsonOption = False,
+    markdown: MarkdownOption = False,
 ) -> None:
     """Predict published runs and compare: errors by group, ranks in sweeps, beside a baseline.
 
@@ -45,16 +51,20 @@ def backtest(
         roofline backtest
         roofline backtest runs.jsonl --by gpu,source,family
         roofline backtest runs.jsonl --json
+        roofline backtest --markdown
     """
     names = _groups(by)
     named, unread = back.parse(_text(file)) if file else (_shipped(), [])
     found = back.backtest(named, back.at_peak if peak else back.shipped)
-    result = Backtest(found.rows, [*unread, *found.refused])
+    result = Backtest(found.rows, sorted([*unread, *found.refused], key=_place))
     rows = back.rows_of(result)
-    if json:
+    in_sample = file is None and not peak
+    if markdown and rows:
+        sys.stdout.write(tables.markdown(evidence.summary(result, names), in_sample) + "\n")
+    elif json:
         output.as_json(_document(result, rows, names))
     else:
-        _tell(result, rows, names)
+        _tell(result, rows, names, in_sample)
     if not result.rows:
         raise typer.Exit(FAILED)
 
@@ -90,6 +100,12 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
         output.say(f"measured {row.measured:.4g} s: the prediction is {row.error:+.1%} off")
     for assumed in row.assumed:
         output.say(f"assumed: {assumed}")
+
+
+def _place(refused: Refused) -> int:
+    """The number of its line; 0 for what has none."""
+    words = refused.name.split()
+    return int(words[1]) if words[:1] == ["line"] and words[1:2][0].isdigit() else 0
 
 
 def _shipped() -> list[tuple[str, Run]]:
@@ -133,9 +149,11 @@ def _document(result: Backtest, rows: Sequence[Row], names: list[str]) -> dict[s
         "summary": {
             "predicted": len(result.rows),
             "refused": len(result.refused),
+            "unmeasured": len(result.rows) - len(rows),
             "all": accuracy.errors(rows) if rows else None,
             "by": names,
             "groups": accuracy.by(rows, names),
+            "left_out": evidence.left_out(rows),
             "rankings": accuracy.rankings(rows),
             "worst": [
                 {"id": row.id, "error": row.error, "dominant": accuracy.dominant(row)}
@@ -145,58 +163,43 @@ def _document(result: Backtest, rows: Sequence[Row], names: list[str]) -> dict[s
     }
 
 
-def _tell(result: Backtest, rows: Sequence[Row], names: list[str]) -> None:
+def _tell(result: Backtest, rows: Sequence[Row], names: list[str], in_sample: bool) -> None:
     if rows:
-        _tell_errors([*accuracy.by(rows, names), accuracy.errors(rows)], names)
-        _tell_rankings(rows)
+        found = evidence.summary(result, names)
+        title = "Predicted over measured step time, minus 1"
+        seen = "; in sample: calibrations were fitted to these runs" if in_sample else ""
+        output.table(*tables.summary_table(found), title=title + seen)
+        _tell_left_out(found, rows)
+        if found.rankings:
+            output.table(*tables.ranking_table(found.rankings), title="Ranks within sweeps")
         _tell_worst(rows)
-    else:
-        output.say(f"{len(result.rows)} runs predicted; none of them says what was measured")
+    _tell_counts(result, rows)
+
+
+def _tell_left_out(found: evidence.Summary, rows: Sequence[Row]) -> None:
+    used = {row.accelerator for row in rows}
+    here = [each for each in found.left_out if used & set(each.accelerators)]
+    if here:
+        title = "Shipped calibrations on the core set: fitted, and with each source left out"
+        output.table(*tables.left_out_table(here), title=title)
+
+
+def _tell_counts(result: Backtest, rows: Sequence[Row]) -> None:
+    """How many could not be predicted, or not compared, and why."""
+    if unmeasured := len(result.rows) - len(rows):
+        output.say(f"{output.counted(unmeasured, 'run')} predicted without a measurement beside")
+    twice = [id for id, count in Counter(row.id for row in result.rows).items() if count > 1]
+    if twice:
+        ids = f"{', '.join(twice[:3])}{', …' if twice[3:] else ''}"
+        output.say(
+            f"{output.counted(len(twice), 'id')} on several lines, each of them counted: {ids}"
+        )
     if result.refused:
-        output.say(f"{len(result.refused)} runs cannot be predicted:", style="bold")
+        output.say(f"{output.counted(len(result.refused), 'run')} failed:", style="bold")
         for refused in result.refused[:SHOWN]:
             output.say(f"  {refused.name}: {refused.reason}")
         if len(result.refused) > SHOWN:
-            output.say(f"  and {len(result.refused) - SHOWN} more")
-
-
-def _tell_errors(groups: Sequence[Errors], names: list[str]) -> None:
-    output.table(
-        (
-            ", ".join(names),
-            ">runs",
-            ">bias",
-            ">median",
-            ">90 %",
-            ">largest",
-            ">baseline median",
-            ">baseline 90 %",
-        ),
-        [
-            (
-                each.group,
-                str(each.count),
-                f"{each.bias:+.1%}",
-                *(f"{x:.1%}" for x in (each.median, each.p90, each.largest)),
-                *(f"{x:.1%}" for x in (each.baseline_median, each.baseline_p90)),
-            )
-            for each in groups
-        ],
-        title="Predicted over measured step time, minus 1",
-    )
-
-
-def _tell_rankings(rows: Sequence[Row]) -> None:
-    found = accuracy.rankings(rows)
-    if found:
-        output.table(
-            ("sweep", ">runs", ">tau", ">regret", ">baseline tau"),
-            [
-                (r.sweep, str(r.count), f"{r.tau:.2f}", f"{r.regret:.1%}", f"{r.baseline_tau:.2f}")
-                for r in found
-            ],
-            title="Ranks within sweeps",
-        )
+            output.say(f"  and {len(result.refused) - SHOWN} more: --json lists them all")
 
 
 def _tell_worst(rows: Sequence[Row]) -> None:
