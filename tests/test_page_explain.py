@@ -1,0 +1,276 @@
+"""The Explain page: it says what the library says, mends what cannot be, and bears a bad address."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import hardware_profiles
+from dashboard import custom_model, explain_data, layout_bar
+from dashboard import explain_figures as figures
+from dashboard.explain_data import Explained, explained
+from roofline.dims import Dims
+from roofline.footprint import peak
+from roofline.layout import RECOMPUTE, Layout
+from roofline.outcome import outcome
+from roofline.playback import chrome_trace, played
+from roofline.presets import preset, presets
+from roofline.units import show
+from roofline.workload import Workload
+
+ROOT = Path(__file__).parent.parent
+CLUSTER = hardware_profiles.cluster("dgx-h100-superpod")
+JOB = {"model": "llama-3-8b", "gpus": "64", "tp": "4", "pp": "2", "rates": "achievable"}
+LAYOUT = Layout(
+    gpus=64, tp=4, pp=2, batch=256.0, sequence=4096, sequence_parallel=1.0, dp_overlap=1.0,
+    pp_overlap=1.0, fused_loss=0.0, graphs=0.0,
+)  # fmt: skip
+
+
+def opened(**address: str | list[str]) -> AppTest:
+    """The page at an address, run once."""
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    for key, value in address.items():
+        app.query_params[key] = value
+    app.run()
+    return app.switch_page("dashboard/pages/explain.py").run()
+
+
+def said(app: AppTest) -> str:
+    """Everything that the page says in words, tables included."""
+    groups = (app.markdown, app.caption, app.warning, app.error, app.info, app.success)
+    words = [element.value for group in groups for element in group]
+    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
+
+
+def drawn(app: AppTest) -> list[dict[str, Any]]:
+    """Every panel on the page."""
+    charts = app.get("bidi_component")
+    return [panel for chart in charts for panel in json.loads(chart.proto.json)["panels"]]
+
+
+def click(app: AppTest, label: str) -> AppTest:
+    return next(button for button in app.button if button.label == label).click().run()
+
+
+def found(layout: Layout = LAYOUT, model: str = "llama-3-8b", **options: Any) -> Explained:
+    cluster = CLUSTER.resized(int(layout.gpus))
+    return explained(
+        preset(model).model, layout, cluster, "bf16", options.get("rates", "achievable")
+    )
+
+
+class TestTheAnswer:
+    def test_first_paint_has_a_layout_that_fits(self) -> None:
+        app = opened()
+        assert not app.exception
+        assert not app.error
+        assert not app.warning
+        assert app.number_input(key="tp").value == 8
+        assert [panel["title"] for panel in drawn(app)][:3] == [
+            "Where the time of a step goes", "Operations under their ceilings",
+            "Memory by stage and kind",
+        ]  # fmt: skip
+
+    def test_it_says_what_the_library_says(self) -> None:
+        app = opened(**JOB, price="2", budget="1T")
+        expected = found()
+        brought = outcome(expected.job, budget=1e12, price=2.0)
+        cards = {card.label: card.value for card in app.metric}
+        assert cards["Step time"] == show(float(brought.seconds), "s")
+        assert cards["MFU"] == f"{100 * float(brought.mfu):.3g} %"
+        assert cards["Tokens/s a GPU"] == show(float(brought.tokens_per_second_per_gpu))
+        assert cards["Memory"] == show(expected.memory, "B")
+        assert cards["1 T tokens in"] == show(float(brought.training_seconds), "s")
+        assert cards["Rent"] == f"${show(float(brought.money))}"
+        assert brought.sentence() in said(app)
+
+    def test_without_a_price_there_is_energy_and_no_money(self) -> None:
+        cards = {card.label: card.value for card in opened(**JOB).metric}
+        assert "Rent" not in cards
+        assert cards["Energy"].endswith("Wh")
+
+    def test_peak_rates_are_called_a_bound(self) -> None:
+        app = opened(**JOB | {"rates": "peak"})
+        assert "bound" in said(app)
+        app = click(app, "Use achievable rates")
+        assert app.segmented_control(key="rates").value == "achievable"
+        assert not app.exception
+
+    def test_tables_name_operations_and_collectives(self) -> None:
+        text = said(opened(**JOB))
+        for word in ("MLP down", "attention output", "all-gather", "reduce-scatter", "bubble"):
+            assert f">{word}<" in text
+
+    def test_what_does_not_fit_is_told(self) -> None:
+        app = opened(model="llama-3-405b", gpus="64", tp="8", pp="1")
+        assert "does not fit" in app.warning[0].value
+
+
+class TestLayout:
+    def test_degrees_that_do_not_divide_have_a_way_out(self) -> None:
+        app = opened(**JOB | {"tp": "3"})
+        assert "TP" in app.error[0].value
+        assert "heads" in app.error[0].value
+        assert not app.metric
+        app = click(app, "TP 4")
+        assert not app.error
+        assert app.number_input(key="tp").value == 4
+
+    def test_the_way_back_is_the_smallest_that_fits(self) -> None:
+        app = click(opened(**JOB | {"tp": "3"}), "Smallest that fits")
+        assert not app.error
+        assert not app.warning
+
+    def test_untouched_it_follows_the_model(self) -> None:
+        app = opened()
+        app.selectbox(key="model").set_value("llama-3-405b").run()
+        assert app.number_input(key="pp").value > 1
+        assert not app.warning
+        app.number_input(key="pp").set_value(8).run()
+        app.selectbox(key="model").set_value("llama-3-8b").run()
+        assert app.number_input(key="pp").value == 8
+
+    def test_a_batch_that_replicas_do_not_divide_has_a_way_out(self) -> None:
+        app = opened(**JOB | {"tokens": "16Ki"})
+        assert "Batch: 4 is refused" in app.error[0].value
+        app = click(app, "Batch 8")
+        assert not app.exception
+        assert not app.error
+        assert app.select_slider(key="tokens").value == str(8 * 4096)
+
+    def test_a_batch_of_no_whole_sequence(self) -> None:
+        app = opened(tokens="16Ki", sequence="32768")
+        assert "no whole sequence" in app.error[0].value
+        app = opened(gpus="8", tokens="24Ki", sequence="16384")
+        assert "Batch: 1.5 is refused" in app.error[0].value
+
+    @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-3-175b"])
+    def test_models_of_every_kind(self, name: str) -> None:
+        app = opened(model=name, rates="achievable")
+        assert not app.exception
+        assert app.metric
+
+    def test_a_model_of_ones_own(self) -> None:
+        app = opened(model="custom", gpus="64", d_model="4096", d_ff="14336", layers="32")
+        assert not app.exception
+        assert "Assumed" in said(app)
+        assert app.metric
+
+    def test_the_layout_survives_another_page(self) -> None:
+        app = opened(model="llama-3-8b")  # an address would come back with its own numbers
+        app.number_input(key="pp").set_value(4).run()
+        app.switch_page("dashboard/pages/collectives.py").run()
+        app.switch_page("dashboard/pages/explain.py").run()
+        assert app.number_input(key="pp").value == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tp", "-4"), ("tp", "nan"), ("pp", "1e9; <script>"), ("zero", "7"),
+        ("schedule", "evil"), ("recompute", "<b>"), ("convention", "none"), ("measured", "-3"),
+    ],
+)  # fmt: skip
+def test_a_bad_address_is_told_and_something_shown(key: str, value: str) -> None:
+    app = opened(**{key: value})
+    assert not app.exception
+    assert any(f"{key}={value}" in warning.value for warning in app.warning)
+
+
+@pytest.mark.parametrize("cluster", hardware_profiles.clusters())
+def test_every_cluster_explains(cluster: str) -> None:
+    app = opened(cluster=cluster, model="llama-3-8b")
+    assert not app.exception
+
+
+class TestMeasured:
+    def test_the_planted_suspect_is_named(self) -> None:
+        slow = found(replace(LAYOUT, recompute=RECOMPUTE["full"]))
+        text = said(opened(**JOB, measured=f"{slow.seconds:.4f}"))
+        assert "every layer is recomputed" in text
+        assert re.search(r"every layer is recomputed</td>.*?>100%<", text)
+
+    def test_nothing_is_said_before(self) -> None:
+        assert "suspect<" not in said(opened(**JOB))
+
+
+class TestFigures:
+    def test_the_bar_is_the_step(self) -> None:
+        one = found()
+        parts = [trace["x"][0] for trace in figures.step_bar(one)["data"]]
+        assert sum(parts) == pytest.approx(one.seconds, rel=0.01)  # what is too thin is left out
+
+    def test_memory_is_that_of_every_stage(self) -> None:
+        one = found()
+        bars = sum(np.asarray(trace["y"]) for trace in figures.memory(one)["data"])
+        assert bars.max() * 1e9 == pytest.approx(one.memory)
+        assert bars.shape == (2,)
+        dims = Dims.of(preset("llama-3-8b").model)
+        assert float(peak(dims, LAYOUT).total) == pytest.approx(one.memory)
+
+    def test_no_point_lies_above_the_roof(self) -> None:
+        line, *clouds = figures.roofline(found())["data"]
+        for cloud in clouds:
+            roof = np.exp(np.interp(np.log(cloud["x"]), np.log(line["x"]), np.log(line["y"])))
+            assert np.all(cloud["y"] <= roof)
+
+    def test_long_pipelines_are_cut_and_stay_light(self) -> None:
+        layout = replace(LAYOUT, gpus=1024, tp=8, pp=16, batch=2048.0)
+        one = found(layout, "llama-3-405b")
+        assert one.timeline is not None
+        assert not one.every
+        assert one.idle == pytest.approx(played(one.job).share)
+        assert len(one.timeline.start) <= 1.1 * explain_data.PASSES
+
+
+class TestPlayback:
+    def test_it_takes_as_long_as_the_closed_form(self) -> None:
+        """1F1B without sends: M slots of the slowest stage, and fill and drain."""
+        one = found()
+        after = ("data parallel", "contention", "optimizer", "fixed")
+        pipeline = sum(each for name, each in one.terms.items() if name not in after)
+        assert played(one.job).step == pytest.approx(pipeline, rel=0.03)
+
+    def test_the_trace_is_complete(self) -> None:
+        trace = chrome_trace(played(found().job), "job")
+        passes = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        assert len(passes) == 2 * 2 * int(LAYOUT.microbatches)
+        assert max(event["ts"] + event["dur"] for event in passes) == pytest.approx(
+            1e6 * played(found().job).step
+        )
+        assert json.loads(json.dumps(trace)) == trace
+
+
+def test_downloads_are_the_rows() -> None:
+    one = found()
+    columns = explain_data.operation_columns(one)
+    assert sum(columns["in a step [s]"]) == pytest.approx(
+        sum(row.seconds for row in one.anatomy.operations)
+    )
+    assert len(explain_data.collective_columns(one)["what"]) == len(one.anatomy.collectives)
+    assert len(explain_data.memory_columns(one)["stage"]) == 2
+
+
+def test_a_layout_comes_back_from_its_widgets() -> None:
+    values = layout_bar.values(replace(LAYOUT, recompute=RECOMPUTE["half"], zero=3))
+    assert (values["tp"], values["recompute"], values["zero"], values["sp"]) == (
+        4,
+        "half",
+        "3",
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", presets())
+def test_numbers_of_the_bar_are_a_decoder(name: str) -> None:
+    """Any preset's numbers, typed by hand, are a model of about its size."""
+    work: Workload = preset(name).model.workload(1.0)
+    assert custom_model.from_numbers(work).layers == work.layers
