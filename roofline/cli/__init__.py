@@ -19,7 +19,10 @@ from typer.core import TyperGroup
 from roofline.cli import hardware, output
 from roofline.cli.backtest import backtest, predict
 from roofline.cli.collectives import collectives
+from roofline.cli.explain import explain
+from roofline.cli.launch import compare, export, read
 from roofline.cli.layouts import bubbles, guide, placement
+from roofline.cli.plan import plan
 from roofline.cli.strategies import strategies
 from roofline.cli.worked import worked
 
@@ -92,8 +95,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (strategies, collectives, placement, guide, bubbles, worked, predict, backtest):
+for command in (
+    plan,
+    compare,
+    export,
+    strategies,
+    collectives,
+    placement,
+    guide,
+    bubbles,
+    worked,
+    explain,
+    predict,
+    backtest,
+):
     app.command()(command)
+app.command("import")(read)
 app.add_typer(hardware.app, name="hardware")
 
 

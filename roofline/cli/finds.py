@@ -1,0 +1,109 @@
+"""``roofline plan --find``: searches over GPUs, money, batch, sequence or clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from roofline import searches
+from roofline.cli import inputs, output
+from roofline.cli.asked import Asked, Bar, asked, limits
+from roofline.names import choose
+
+FINDS = ("gpus", "money", "batch", "sequence", "cluster")
+
+
+def sought(params: Mapping[str, Any]) -> str | None:
+    """What is searched over, said or meant.
+
+    Raises:
+        ValueError: an unknown search, or one without what it needs.
+    """
+    what: str | None = params["find"]
+    if what is not None:
+        choose("find", what, dict.fromkeys(FINDS))
+    elif "," in params["cluster"]:
+        what = "cluster"
+    elif params["gpus"] is None and params["budget"] and params["days"]:
+        what = "gpus" if params["price"] is None else "money"
+    elif params["gpus"] is None and params["budget"] and params["price"]:
+        what = "money"
+    needed = {"gpus": ("budget", "days"), "money": ("budget",)}.get(what or "", ())
+    for name in needed:
+        if params[name] is None:
+            raise ValueError(f"{name}: missing; --find {what} needs --{' and --'.join(needed)}")
+    return what
+
+
+def find(what: str, params: Mapping[str, Any]) -> None:
+    """A search over GPUs, batch, sequence or clusters: its tries as they come, and its answer."""
+    names = params["cluster"].split(",")
+    job = asked({**params, "cluster": names[0].strip()})
+    with Bar() as bar:
+        search = _search(what, job, params, names, bar)
+        answer = search.answer
+    free = what in ("gpus", "money")  # nobody said how many GPUs
+    if params["json"]:
+        output.as_json(
+            job.about()
+            | ({"gpus": None} if free else {})
+            | {"limits": limits(params), "find": what, "answer": answer.sentence}
+            | {"best": answer.best.row() if answer.best else None, "tries": answer.rows()}
+        )
+    else:
+        machine = job.machine.profile.accelerator.title if free else job.machine.line()
+        output.say(f"{job.model.name} on {machine}")
+        output.say(answer.sentence, style="bold")
+        output.table(_HEAD, [_tried(one) for one in answer.tries])
+    if answer.best is None:
+        raise typer.Exit(1)
+
+
+def _search(
+    what: str, job: Asked, params: Mapping[str, Any], names: list[str], bar: Bar
+) -> searches.Search:
+    budget = None if params["budget"] is None else inputs.count("--budget", params["budget"])
+    given: dict[str, Any] = {**job.options, **limits(params), "progress": bar}
+    where = job.machine.profile
+    if what == "batch":
+        given.pop("tokens")
+        return searches.largest_batch(job.model, where, job.gpus, **given)
+    if what == "sequence":
+        given.pop("sequence")
+        return searches.longest_sequence(job.model, where, job.gpus, **given)
+    if what == "cluster":
+        machines = [inputs.machine({**params, "cluster": n.strip(), "gpus": None}) for n in names]
+        given.pop("rates")
+        rates = "peak" if params["rates"] == "peak" else "achievable"
+        rows = {one.profile.name: one.profile for one in machines}
+        return searches.over_clusters(job.model, rows, job.gpus, rates=rates, **given)
+    assert budget is not None, "checked by _sought"
+    if what == "gpus":
+        return searches.smallest(
+            job.model, where, budget=budget, days=params["days"], price=params["price"], **given
+        )
+    limit = {} if params["days"] is None else {"days": params["days"]}
+    return searches.cheapest(
+        job.model, where, budget=budget, price=params["price"], **limit, **given
+    )
+
+
+_HEAD = (">value", ">step", ">tokens/s a GPU", ">MFU", ">memory", ">time", ">money", "layout")
+
+
+def _tried(one: searches.Try) -> tuple[str, ...]:
+    row = one.row()
+    each = None if row["tokens_per_s"] is None else row["tokens_per_s"] / row["gpus"]
+    value = f"{row['value']:,}" if isinstance(row["value"], int) else str(row["value"])
+    return (
+        value,
+        output.number(row["step_s"], "s"),
+        output.number(each),
+        "–" if row["mfu"] is None else f"{row['mfu']:.1%}",
+        output.number(row["memory_bytes"], "B"),
+        output.number(row["train_s"], "s"),
+        "–" if row["money"] is None else f"{row['money']:,.0f}",
+        row["layout"] or row["reason"],
+    )

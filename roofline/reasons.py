@@ -1,0 +1,199 @@
+"""A plan explained in sentences: why the best layout is the best, and what would change the answer.
+
+    winner       what its step consists of; what separates it from the next; what each rate of the
+                 machine and each other choice would bring
+    nothing fits what takes the memory of the smallest layout, and what would make one fit
+
+Every number is of ``roofline.explain`` or of another search; here they become words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from html import escape
+
+from roofline import plan_text
+from roofline.describe import degrees, describe
+from roofline.explain import Choice, Rate, choices, rates, said, versus
+from roofline.layout import Layout
+from roofline.limits import FRAMEWORKS, values
+from roofline.planner import Plan, Question, holding, search
+from roofline.space import CHOICES
+from roofline.training import Training
+from roofline.units import show
+
+TOLD = 4  # of anything
+LEAST = 0.005  # of the step: less is not worth a word
+DOUBLINGS = 10  # of the GPUs, before giving up
+
+
+@dataclass(frozen=True, repr=False)
+class Reasons:
+    """Sentences about a plan, and the rows that they were made of."""
+
+    sentences: tuple[str, ...]
+    rates: tuple[Rate, ...] = ()  # of the machine, the most telling first
+    choices: tuple[Choice, ...] = ()  # other values of one choice, the fastest first
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head, *rest = self.sentences
+        items = "".join(f"<li>{escape(each)}</li>" for each in rest)
+        return f"<p><b>{escape(head)}</b></p><ul>{items}</ul>"
+
+
+def reasons(plan: Plan) -> Reasons:
+    """Why the best of ``plan`` is the best; where nothing fits, why, and what would."""
+    best = plan.best
+    if best is None:
+        return Reasons((plan_text.headline(plan), *_unfit(plan)))
+    moved, changed = tuple(rates(best)), tuple(choices(plan.question, best.layout))
+    sentences = (
+        plan_text.headline(plan),
+        f"{plan.seen:,} layouts were predicted, {plan.fitting:,} fit the memory.",
+        dominant(best),
+        *_runners(plan, best),
+        *_rates(moved),
+        *_choices(plan, changed),
+    )
+    return Reasons(sentences, moved, changed)
+
+
+def dominant(job: Training) -> str:
+    """The terms that the step mostly consists of, in a sentence."""
+    whole = float(job.time.seconds)
+    terms = {name: float(each) for name, each in job.time.terms.items()}
+    first = sorted(terms.items(), key=lambda item: -item[1])[:TOLD]
+    told = [f"{name} {seconds / whole:.0%}" for name, seconds in first if seconds > LEAST * whole]
+    rest = 1 - sum(seconds for _, seconds in first if seconds > LEAST * whole) / whole
+    return f"The step is {', '.join(told)}" + (f", the rest {rest:.0%}." if rest > LEAST else ".")
+
+
+def changes(here: Layout, there: Layout) -> str:
+    """Choices of ``there`` that are not those of ``here``: ``chunks 10 instead of 1``."""
+    found = [
+        (name, float(getattr(there, name)), float(getattr(here, name))) for name in ("dp", *CHOICES)
+    ]
+    return ", ".join(
+        f"{name} {said(name, new)} instead of {said(name, old)}"
+        for name, new, old in found
+        if new != old
+    )
+
+
+def _runners(plan: Plan, best: Training) -> Iterator[str]:
+    """The second place, and the first with other degrees."""
+    count = len(plan.ranked["seconds"])
+    if count > 1:
+        second = plan.training(1)
+        told = changes(best.layout, second.layout)
+        yield versus(best, second, f"The second, with {told},") + "."
+    for place in range(2, count):
+        layout = plan.layout(place)
+        if degrees(layout) != degrees(best.layout):
+            if degrees(plan.layout(1)) == degrees(best.layout):
+                told = f"The best with other degrees, {degrees(layout)},"
+                yield versus(best, plan.training(place), told) + "."
+            return
+
+
+def _rates(moved: tuple[Rate, ...]) -> Iterator[str]:
+    worth = [row for row in moved if row.doubled < 1 - LEAST][:TOLD]
+    if worth:
+        told = ", ".join(f"{row.name} {1 - row.doubled:.0%}" for row in worth)
+        yield f"Twice a rate of the machine would shorten the step: {told}."
+    idle = [row.name for row in moved if row.doubled >= 1 - LEAST]
+    if idle:
+        yield f"Faster would not help: {', '.join(idle)}."
+
+
+def _choices(plan: Plan, changed: tuple[Choice, ...]) -> Iterator[str]:
+    """What another value of one choice would bring: those that fit, and those that do not."""
+    faster = [row for row in changed if row.fits and row.slower < -LEAST]
+    if faster:
+        told = ", ".join(f"{row.name} {row.value} {-row.slower:.1%}" for row in faster[:TOLD])
+        yield f"Faster, but left out of this search: {told}."
+    tight = [row for row in changed if not row.fits and row.slower < -LEAST]
+    if tight:
+        room = show(plan.question.room, "B")
+        told = ", ".join(
+            f"{row.name} {row.value} {-row.slower:.1%} ({show(row.memory, 'B')})"
+            for row in tight[:TOLD]
+        )
+        yield f"Faster, but more than {room} a GPU: {told}."
+    asked = plan.question
+    able = values(asked.job, asked.framework, asked.limits)
+    near: dict[str, Choice] = {}
+    for row in changed:
+        if float(getattr(row.layout, row.name)) not in able[row.name]:
+            continue
+        if row.fits and row.slower >= -LEAST and not _moot(row):
+            near.setdefault(row.name, row)
+    if near:
+        told = ", ".join(
+            f"{row.name} {row.value} {round(row.slower, 3) + 0.0:+.1%}"
+            for row in list(near.values())[: 2 * TOLD]
+        )
+        yield f"One choice changed, to its next best value: {told}."
+
+
+def _moot(row: Choice) -> bool:
+    """A choice that changes nothing in this layout."""
+    layout = row.layout
+    return (row.name == "recompute_share" and not layout.recompute) or (
+        row.name in ("zero", "shard") and layout.data_ranks == 1
+    )
+
+
+def _unfit(plan: Plan) -> Iterator[str]:
+    """What takes the memory of the smallest layout, and what would make one fit."""
+    small = plan.question.training(plan.layout(0, plan.smallest))
+    parts = {name: float(each) for name, each in small.memory.parts.items()}
+    first = sorted(parts.items(), key=lambda item: -item[1])[:TOLD]
+    yield "Its memory: " + ", ".join(f"{name} {show(size, 'B')}" for name, size in first) + "."
+    found = [f"{name}: {describe(there.layout())}" for name, there in _remedies(plan.question)]
+    if found:
+        yield "What would fit: " + "; ".join(found) + "."
+    else:
+        least = plan.question.gpus << DOUBLINGS
+        yield f"Neither other choices nor up to {least:,} GPUs make it fit."
+
+
+def _remedies(asked: Question) -> Iterator[tuple[str, Plan]]:
+    """Changes of the question, one at a time, under which a layout fits."""
+    if asked.framework.name != "any":
+        yield from _fitting("any framework", lambda: replace(asked, framework=FRAMEWORKS["any"]))
+    if asked.limits:
+        yield from _fitting("no limits", lambda: replace(asked, limits={}))
+    if asked.headroom:
+        yield from _fitting("no headroom", lambda: replace(asked, headroom=0.0))
+    offloaded = {**asked.limits, "offload_share": 1.0}
+    yield from _fitting(
+        "all activations kept on the host", lambda: replace(asked, limits=offloaded)
+    )
+    for doubling in range(1, DOUBLINGS + 1):
+        gpus = asked.gpus << doubling
+        more = list(_fitting(f"{gpus:,} GPUs", lambda gpus=gpus: _on(asked, gpus)))  # type: ignore[misc]
+        if more:
+            yield from more
+            return
+
+
+def _on(asked: Question, gpus: int) -> Question:
+    return replace(asked, cluster=holding(asked.cluster, gpus), gpus=gpus)
+
+
+def _fitting(name: str, other: Callable[[], Question]) -> Iterator[tuple[str, Plan]]:
+    """The plan of another question where something fits."""
+    try:
+        found = search(other())
+    except ValueError:  # nothing divides
+        return
+    if found.fitting:
+        yield name, found

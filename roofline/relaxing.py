@@ -1,0 +1,84 @@
+"""Limits that leave nothing: which of them, and the smallest change that leaves something.
+
+Each limit is dropped in turn; where the others then leave layouts, the nearest values that those
+have for it are the way out. Where no single limit is to blame, two are dropped together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from roofline.limits import NAMED, Framework, Limit, allowed, values
+from roofline.space import Job, Space, sensible
+
+
+def relaxation(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> str:
+    """Why there is no layout, and what would give one, in a sentence."""
+    for count in (1, 2):
+        for names in combinations(limits, count):
+            rest = {name: limit for name, limit in limits.items() if name not in names}
+            found = _left(job, framework, rest, names)
+            if found:
+                asked = " and ".join(f"{name}={_shown(name, limits[name])}" for name in names)
+                ways = " and ".join(
+                    f"{name}={_nearest(job, name, limits[name], found[name])}" for name in names
+                )
+                return (
+                    f"{asked} leaves no layout on {job.gpus:,} GPUs; the nearest that does: {ways}"
+                )
+    if limits and _left(job, framework, {}, ()):
+        return f"these limits leave no layout on {job.gpus:,} GPUs: {', '.join(limits)}; drop some"
+    return _nothing(job, framework)
+
+
+def _left(
+    job: Job, framework: Framework, limits: Mapping[str, Limit], names: tuple[str, ...]
+) -> dict[str, list[float]] | None:
+    """Values of ``names`` in the layouts that ``limits`` leave; None where they leave none."""
+    found: dict[str, set[float]] = {name: set() for name in names}
+    some = False
+    for _, layouts in Space(job, values(job, framework, limits)).blocks():
+        some = some or len(layouts.tp) > 0  # type: ignore[arg-type]
+        for name in names:
+            found[name].update(np.unique(getattr(layouts, name)).tolist())
+    return {name: sorted(kept) for name, kept in found.items()} if some else None
+
+
+def _nearest(job: Job, name: str, limit: Limit, kept: list[float]) -> str:
+    """Of the values that work, the one next to what was asked for."""
+    asked = allowed(name, limit, sensible(job)[name])
+    best = min(kept, key=lambda value: min(abs(np.log((value + 1) / (a + 1))) for a in asked))
+    return _shown(name, best)
+
+
+def _shown(name: str, value: Limit) -> str:
+    if name in NAMED and not isinstance(value, str | tuple | list):
+        return next(word for word, number in NAMED[name].items() if number == value)
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _nothing(job: Job, framework: Framework) -> str:
+    """No limit is to blame: the job itself has no layout."""
+    batch = f"a batch of {job.batch:,} sequences" if job.batch > 1 else "a batch of one sequence"
+    text = f"no layout of {job.model.name} on {job.gpus:,} GPUs divides {batch}"
+    near = sorted(
+        {
+            b
+            for b in range(max(1, job.batch // 2), 2 * job.batch + 1)
+            if _divides(job, framework, b)
+        },
+        key=lambda b: abs(b - job.batch),
+    )[:2]
+    if near:
+        text += f"; the nearest batches that do: {' and '.join(f'{b:,}' for b in sorted(near))}"
+    return text
+
+
+def _divides(job: Job, framework: Framework, batch: int) -> bool:
+    """Quick look: some number of replicas that the GPUs allow divides this many sequences."""
+    other = replace(job, batch=batch)
+    return len(Space(other, values(other, framework, {})).degrees()["tp"]) > 0
