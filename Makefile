@@ -7,6 +7,7 @@
 PYTHON  ?= python3
 PORT    ?= 8501
 JOBS    ?= 2
+OUT     ?= build/validation
 ARGS    ?=
 BENCHES ?= benchmarks/sweeps.py benchmarks/slider_latency.py
 
@@ -16,7 +17,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install -qq -c requirem
 PINS := requirements.txt pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help app test setup setup-dev lint types bench lock clean
+.PHONY: help app test setup setup-dev validate lint types bench evidence lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -26,6 +27,9 @@ app: setup ## open the dashboard (PORT=9000 to choose the port)
 
 test: setup-dev ## run every test (ARGS="-k memory" to choose)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+validate: setup-dev ## measure on this machine what the formulas predict (OUT=folder to choose)
+	@$(BIN)/python -m validation run --out $(OUT) $(ARGS)
 
 setup: $(VENV)/.app ## create .venv with what the dashboard needs
 
@@ -40,6 +44,9 @@ types: setup-dev ## types, by mypy
 
 bench: setup-dev ## run the benchmarks (BENCHES="benchmarks/one.py" to choose)
 	@for file in $(BENCHES); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+evidence: setup ## write the back-test's tables into the README anew
+	@$(BIN)/python scripts/evidence.py
 
 # CUDA libraries are left out: torch pins its own, and a CPU build needs none.
 lock: ## pin the dependencies anew (for maintainers: needs uv)

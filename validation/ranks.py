@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import tempfile
 import time
@@ -20,27 +21,50 @@ from pathlib import Path
 from typing import Any
 
 GRACE = 10.0  # seconds between gloo's giving up and ours, to hear what it has to say
+TELLING = 7.0  # that the others have to say what they know once one has raised [s]
 
 
 class RanksFailed(RuntimeError):
-    """A rank raised, died or took too long; the message says which and why."""
+    """A rank raised, died or took too long; the message says which and why, with tracebacks."""
+
+    def brief(self) -> str:
+        """A line for each rank: its number and the end of what it said."""
+        said = re.split(r"^(?=rank \d+: )", str(self), flags=re.MULTILINE)
+        lines = [text.strip().splitlines() for text in said if text.strip()]
+        return "\n".join(
+            text[0] if len(text) == 1 else f"{text[0].partition(':')[0]}: {text[-1]}"
+            for text in lines
+        )
 
 
 def run(
-    function: Callable[..., Any], ranks: int, *arguments: Any, timeout: float = 60
+    function: Callable[..., Any],
+    ranks: int,
+    *arguments: Any,
+    timeout: float = 60,
+    limit: float | None = None,
+    patience: float = 0.0,
+    backend: str = "gloo",
 ) -> list[Any]:
     """``function(rank, ranks, *arguments)`` on every rank; the results in order of ranks.
 
     The function lives at the top of a module, and what it takes and returns can be pickled.
 
+    Args:
+        timeout: of one wait between ranks. [s]
+        limit: of everything; ``timeout`` when left out. [s]
+        patience: how long the others may go on once one has died. When one has raised, it was
+            told by the others or tells them, and ``TELLING`` is enough. [s]
+
     Raises:
-        RanksFailed: when a rank raises, dies, or is not done after ``timeout`` seconds.
+        RanksFailed: when a rank raises, dies, or is not done after ``limit`` seconds.
         ValueError: when there are no ranks.
     """
     if ranks < 1:
         raise ValueError(f"ranks: {ranks} is refused; allowed: 1 and more")
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
-        common = (ranks, folder, timeout, function, arguments)
+        common = (ranks, folder, timeout, backend, function, arguments)
+        allowed = timeout if limit is None else limit
         processes = [
             _context().Process(target=_rank, args=(rank, *common), daemon=True)
             for rank in range(ranks)
@@ -48,10 +72,11 @@ def run(
         try:
             for process in processes:
                 process.start()
-            _wait(processes, Path(folder), time.monotonic() + timeout + GRACE)
+            _wait(processes, time.monotonic() + allowed + GRACE, patience)
+            codes = [process.exitcode for process in processes]
         finally:
             _stop(processes)
-        return _results(ranks, Path(folder), timeout)
+        return _results(Path(folder), allowed, codes)
 
 
 def _context() -> Any:
@@ -63,11 +88,17 @@ def _context() -> Any:
 
 
 def _rank(
-    rank: int, ranks: int, folder: str, timeout: float, function: Callable[..., Any], arguments: Any
+    rank: int,
+    ranks: int,
+    folder: str,
+    timeout: float,
+    backend: str,
+    function: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     """What one process does: join, run, write down the result or the error."""
     try:
-        _join(rank, ranks, folder, timeout)
+        _join(rank, ranks, folder, timeout, backend)
         outcome = (True, function(rank, ranks, *arguments))
         _leave()
     except BaseException:
@@ -78,7 +109,7 @@ def _rank(
     os._exit(0 if outcome[0] else 1)  # without waiting for threads of a broken group
 
 
-def _join(rank: int, ranks: int, folder: str, timeout: float) -> None:
+def _join(rank: int, ranks: int, folder: str, timeout: float, backend: str) -> None:
     import torch
     import torch.distributed as dist
 
@@ -86,7 +117,7 @@ def _join(rank: int, ranks: int, folder: str, timeout: float) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=(Path(folder) / "store").as_uri(),
         rank=rank,
         world_size=ranks,
@@ -100,11 +131,15 @@ def _leave() -> None:
     dist.barrier()  # nobody goes while another still listens
 
 
-def _wait(processes: Sequence[BaseProcess], folder: Path, deadline: float) -> None:
-    """Until all are done, one has failed, or time is up."""
+def _wait(processes: Sequence[BaseProcess], deadline: float, patience: float) -> None:
+    """Until all are done, one has failed and the others had time to say so, or time is up."""
+    failed = 0
     while time.monotonic() < deadline and any(process.is_alive() for process in processes):
-        if any(process.exitcode for process in processes):
-            return
+        codes = [process.exitcode for process in processes if process.exitcode]
+        if len(codes) > failed:
+            failed = len(codes)
+            left = min(patience, TELLING) if max(codes) > 0 else patience
+            deadline = min(deadline, time.monotonic() + left)
         time.sleep(0.02)
 
 
@@ -115,19 +150,23 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             process.join()
 
 
-def _results(ranks: int, folder: Path, timeout: float) -> list[Any]:
+def _results(folder: Path, limit: float, codes: Sequence[int | None]) -> list[Any]:
     results: list[Any] = []
     errors: list[str] = []
-    silent: list[str] = []
-    for rank in range(ranks):
+    for rank, code in enumerate(codes):
         file = folder / f"{rank}.done"
-        if not file.exists():
-            silent.append(str(rank))
-            continue
-        fine, value = pickle.loads(file.read_bytes())
-        (results if fine else errors).append(value if fine else f"rank {rank}: {value}")
+        if file.exists():
+            fine, value = pickle.loads(file.read_bytes())
+            (results if fine else errors).append(value if fine else f"rank {rank}: {value}")
+        else:
+            errors.append(f"rank {rank}: {_silence(code, limit)}")
     if errors:
         raise RanksFailed("\n".join(errors))
-    if silent:
-        raise RanksFailed(f"rank {', '.join(silent)}: not done after {timeout:g} s, or killed")
     return results
+
+
+def _silence(code: int | None, limit: float) -> str:
+    """Why a rank has left nothing behind."""
+    if code is None:
+        return f"not done after {limit:g} s, or when another had failed"
+    return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

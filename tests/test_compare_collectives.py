@@ -1,0 +1,159 @@
+"""Published sweeps against the shipped overlays: the numbers to reach, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from validation import compare, sweeps
+from validation.__main__ import app
+
+LINE: dict[str, Any] = {
+    "gpu": "H100-SXM-80GB",
+    "collective": "all_reduce",
+    "n_nodes": 2,
+    "n_ranks": 16,
+    "nic": "400G IB",
+    "message_bytes": 2**30,
+    "time_us": 4500.0,
+}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Any]:
+    return compare.document(compare.compare(sweeps.shipped()))
+
+
+def one(**changed: Any) -> str:
+    return json.dumps(LINE | changed)
+
+
+def test_sources_that_were_left_out_of_the_fit(shipped: dict[str, Any]) -> None:
+    """At most 15 % from 1 MB on, 30 % below: the numbers that the tool was built to reach."""
+    held = shipped["summary"]["held_out"]
+    assert held["points_large"] > 500
+    assert held["points_small"] > 500
+    assert held["median_error_large"] <= 0.15
+    assert held["median_error_small"] <= 0.30
+    assert held["by_network"]["inside"]["median_error_large"] <= 0.15
+    assert held["by_network"]["inside"]["median_error_small"] <= 0.30
+    assert held["by_network"]["infiniband"]["median_error_large"] <= 0.15
+
+
+def test_every_published_point(shipped: dict[str, Any]) -> None:
+    summary = shipped["summary"]
+    assert summary["median_error_large"] <= 0.15
+    assert summary["median_error_small"] <= 0.30
+    assert summary["predicted"] == len(shipped["rows"])
+    assert summary["predicted"] + summary["refused"] == 5295
+    assert len(summary["by_collective"]) == 5
+    for way in ("by_gpu", "by_collective", "by_nodes", "by_network"):
+        counted = sum(m["points_large"] + m["points_small"] for m in summary[way].values())
+        assert counted == len(shipped["rows"])
+
+
+def test_held_out_and_fitted_share_no_source(shipped: dict[str, Any]) -> None:
+    sources = {
+        fitted: {r["source"] for r in shipped["rows"] if r["fitted"] == fitted}
+        for fitted in (True, False)
+    }
+    assert not sources[True] & sources[False]
+    assert len(sources[True]) > 5
+    assert len(sources[False]) > 5
+
+
+def test_errors_are_of_the_rows(shipped: dict[str, Any]) -> None:
+    for row in shipped["rows"]:
+        assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
+
+
+def test_a_line_is_a_point_or_a_sweep() -> None:
+    points = "\n".join(
+        one(message_bytes=size, time_us=time) for size, time in ((2**20, 90.0), (2**30, 4500.0))
+    )
+    whole = one(message_bytes=[2**20, 2**30], time_us=[90.0, 4500.0])
+    a, b = compare.compare(points).rows, compare.compare(whole).rows
+    assert [row.predicted for row in a] == [row.predicted for row in b]
+
+
+def test_a_network_may_be_told_outright() -> None:
+    """A tenth of the rate takes ten times as long, where the network is all there is to it."""
+    (row,) = compare.compare(one(nic_GBps=10, collective="all_gather")).rows
+    (slow,) = compare.compare(one(nic_GBps=1, collective="all_gather")).rows
+    assert slow.predicted / row.predicted == pytest.approx(10, rel=0.05)
+    (efa,) = compare.compare(one(fabric="efa", nic_GBps=50)).rows
+    assert efa.point.fabric == "efa"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"gpu": "RTX 9090"}, "gpu: 'RTX 9090' has no profile"),
+        ({"collective": "all_redcue"}, "collective: 'all_redcue' is not one; .*all_reduce"),
+        ({"n_ranks": 15}, "n_ranks: 15 on 2 nodes"),
+        ({"n_nodes": 0}, "n_nodes: 0 is refused"),
+        ({"n_ranks": "16"}, "n_ranks: '16' is not a number"),
+        ({"time_us": -1}, "time_us: -1 is refused"),
+        ({"time_us": None}, "time_us: None is not a number"),
+        ({"message_bytes": float("nan")}, "message_bytes: nan is refused"),
+        ({"algo": "NCCL_ALGO=Ring"}, "algo: the algorithm was forced"),
+        ({"algo": "inference-engine custom all-reduce"}, "no collective of NCCL"),
+        ({"quality": "DEGRADED: slow"}, "quality: 'DEGRADED"),
+        ({"nic": "unspecified"}, "the rate of the network is not stated"),
+        ({"fabric": "token ring"}, "fabric: 'token ring' is not one"),
+        ({"message_bytes": [1, 2], "time_us": [1.0]}, "message_bytes has 2 numbers, time_us 1"),
+        ({"gpu": "v100-sxm", "n_nodes": 1}, "no cluster with v100-sxm"),
+        ({"gpu": "rtx-4090", "n_nodes": 1, "n_ranks": 8}, "no overlay has all-reduce of rtx-4090"),
+    ],
+)
+def test_what_cannot_be_predicted_is_listed_with_the_reason(
+    changed: dict[str, Any], why: str
+) -> None:
+    found = compare.compare(one(**changed) + "\n" + one())
+    assert len(found.rows) == 1
+    (refused,) = found.refused
+    with pytest.raises(ValueError, match=why):
+        raise ValueError(refused.reason)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", '"x"', "nonsense", "\x00"])
+def test_lines_that_are_none(text: str) -> None:
+    found = compare.compare(text + "\n\n" + one())
+    assert len(found.rows) == 1
+    assert found.refused[0].id == "line 1"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "sweeps.jsonl"
+    file.write_text(one() + "\n" + one(gpu="RTX 9090"), "utf-8")
+    told = CliRunner().invoke(app, ["compare-collectives", str(file), "--json"])
+    assert told.exit_code == 0
+    found = json.loads(told.stdout)
+    keys = {
+        "id",
+        "gpu",
+        "collective",
+        "nodes",
+        "ranks",
+        "bytes",
+        "predicted_s",
+        "measured_s",
+        "error",
+    }
+    assert keys <= found["rows"][0].keys()
+    assert {
+        "median_error_large",
+        "median_error_small",
+        "by_gpu",
+        "by_collective",
+        "by_nodes",
+    } <= found["summary"].keys()
+    assert (
+        "1 points predicted, 1 not"
+        in CliRunner().invoke(app, ["compare-collectives", str(file)]).output
+    )
+    assert CliRunner().invoke(app, ["compare-collectives", str(tmp_path / "none")]).exit_code == 2
+    file.write_text("", "utf-8")
+    assert CliRunner().invoke(app, ["compare-collectives", str(file)]).exit_code == 1

@@ -1,0 +1,73 @@
+"""Logs of nccl-tests: a run for each table, a case for each row, in place and out of place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from roofline import nccl_log
+from roofline.collectives import array_bytes
+from validation.importing.records import Found, Sample, typed
+from validation.results import Correct, Value
+
+
+def read(text: str) -> list[Found]:
+    """Every table of a log; lines that are none of it are listed with the first one."""
+    log = nccl_log.read(text)
+    runs = [_found(run) for run in log.runs]
+    if not runs:
+        runs = [Found("nccl-tests", 1)]
+    runs[0].left_out += [f"line {s.line}: {s.why}: {s.text[:80]!r}" for s in log.skipped]
+    return runs
+
+
+def _found(run: nccl_log.Run) -> Found:
+    if run.ranks is None:
+        found = Found("nccl-tests", 1)
+        found.left_out.append(f"{run.operation}: the log does not say on how many ranks it ran")
+        return found
+    told = {"NCCL": "nccl", "RCCL": "nccl"}
+    versions = {told.get(name, name): version for name, version in run.versions.items()}
+    found = Found("nccl-tests", run.ranks, dict(run.hosts), dict(run.devices), versions)
+    if sum(run.hosts.values()) != run.ranks:
+        found.hosts = {}  # a header that was cut: nobody knows who is where
+    if run.ranks == 1:
+        found.left_out.append(f"{run.operation}: one rank has nobody to talk to")
+        return found
+    for i in range(len(run.size)):
+        try:
+            found.samples += _samples(run, found, i)
+        except ValueError as error:
+            found.left_out.append(f"{run.operation} of {run.size[i]:.0f} B: {error}")
+    return found
+
+
+def _samples(run: nccl_log.Run, found: Found, i: int) -> Iterator[Sample]:
+    nbytes = int(array_bytes(run.operation, float(run.size[i]), found.world))
+    size, stride = found.world, 1
+    if run.operation == "point-to-point":  # each to the next: those on other hosts are the slowest
+        size, stride = 2, found.per_host if len(found.hosts) > 1 else 1
+    told: dict[str, Value] = {"bytes": nbytes} | typed(run.dtypes[i] or "float")
+    places = (
+        (False, run.seconds[i], run.wrong[i]),
+        (True, run.in_place_seconds[i], run.in_place_wrong[i]),
+    )
+    for in_place, seconds, wrong in places:
+        if math.isfinite(seconds):
+            parameters = told | ({"in_place": True} if in_place else {})
+            yield Sample(
+                run.operation,
+                "comms",
+                parameters,
+                [float(seconds)],
+                size,
+                stride,
+                correct=_correct(float(wrong)),
+            )
+
+
+def _correct(wrong: float) -> Correct:
+    """Counts are whole; versions before 2.12 print the largest error instead."""
+    if math.isnan(wrong):
+        return "unchecked"
+    return "no" if wrong >= 1 else "yes"

@@ -1,0 +1,80 @@
+"""What kernels share: data types, random buffers that are rotated, and how far off a result is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from validation.case import Correctness, Setting
+
+if TYPE_CHECKING:
+    import torch
+
+    from validation.context import Context
+
+BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}  # an element in memory
+CACHE = {"cpu": 64e6, "cuda": 256e6}  # buffers rotate through more than this, where they fit [B]
+MOST_COPIES = 64
+# Largest error of a sum over the largest term, for which a result counts as right.
+TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The element type in memory; tf32 is fp32 there."""
+    import torch
+
+    return {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "fp16": torch.float16,
+        "bf16": torch.bfloat16,
+    }[name]
+
+
+def random(
+    context: Context, shape: Sequence[int], dtype: str, *what: object, same: bool = False
+) -> torch.Tensor:
+    """Normal random numbers; other ones on each rank unless ``same``."""
+    import torch
+
+    generator = context.generator(*what, same=same)
+    return torch.randn(
+        tuple(shape), generator=generator, device=context.device, dtype=torch_dtype(dtype)
+    )
+
+
+def copies(context: Context, nbytes: float) -> int:
+    """How many buffers of ``nbytes`` a case rotates, so that none is in a cache when used again."""
+    wanted = CACHE[context.device.type] / max(nbytes, 1.0)
+    room = context.setting.memory / 3 / max(nbytes, 1.0)
+    return max(1, min(int(wanted) + 1, int(room), MOST_COPIES))
+
+
+def rotated(context: Context, tensor: torch.Tensor) -> Callable[[int], torch.Tensor]:
+    """``tensor`` in turn with as many copies of it as it takes to be out of the caches."""
+    held = [tensor]
+    count = copies(context, tensor.numel() * tensor.element_size())
+    held += [tensor.clone() for _ in range(count - 1)]
+    return lambda i: held[i % len(held)]
+
+
+def compare(got: torch.Tensor, reference: torch.Tensor, dtype: str) -> Correctness:
+    """Largest difference over the largest element of the reference."""
+    import torch
+
+    if got.numel() == 0:
+        return Correctness(0.0, TOLERANCE[dtype])
+    reference = reference.to(device=got.device, dtype=torch.float64)
+    largest = reference.abs().max().clamp_min(1e-30)
+    return Correctness(float((got.double() - reference).abs().max() / largest), TOLERANCE[dtype])
+
+
+def sizes(setting: Setting, least: float, most: float, factor: int) -> list[int]:
+    """Sizes from ``least`` by ``factor`` up to ``most`` [B], bounded by a sixth of the memory."""
+    limit = min(most, setting.memory / 6)
+    found, size = [], int(least)
+    while size <= limit:
+        found.append(size)
+        size *= factor
+    return found
