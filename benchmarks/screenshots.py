@@ -11,11 +11,20 @@ from pathlib import Path
 from browser import dashboard, page, settle
 
 PAGES = {
-    "rooflines": "/",
-    "data-parallel": "/?strategy=Data+parallel",
+    "plan": "/?gpus=512&tokens=4Mi&sequence=8192",
+    "plan-moe": "/?cluster=h800-deepseek&gpus=2048&model=deepseek-v3&dtype=fp8&tokens=64Mi",
+    "plan-nothing-fits": "/?gpus=64&model=llama-3-405b",
+    "rooflines": "/rooflines",
+    "data-parallel": "/rooflines?strategy=Data+parallel",
+    "explain": "/explain",
+    "explain-pipeline": "/explain?model=llama-3-405b&tokens=4Mi&tp=8&pp=16&chunks=2",
     "collectives": "/collectives",
     "hardware": "/hardware",
     "placement": "/placement",
+    "validate": "/validate",
+    "evidence": "/evidence",
+    "worked-problems": "/evidence?ev_view=Worked+problems",
+    "calibrations": "/evidence?ev_view=Calibrations",
 }
 SIZES = {"1280": (1280, 1400), "1920": (1920, 1300), "phone": (390, 844)}
 

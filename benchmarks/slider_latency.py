@@ -23,8 +23,8 @@ PROBE = """() => {
     {subtree: true, childList: true, characterData: true, attributeFilter: ['d', 'x', 'y', 'transform']});
 }"""
 SLIDERS = {
-    "batch, four charts": ("/", "Batch in tokens"),
-    "replicas, one chart": ("/?strategy=Data+parallel", "Replicas"),
+    "batch, four charts": ("/rooflines", "Batch in tokens"),
+    "replicas, one chart": ("/rooflines?strategy=Data+parallel", "Replicas"),
     "message size, two charts": ("/collectives", "Message size"),
 }
 QUIET = "() => window.probe.changed > 0 && performance.now() - window.probe.changed > 300"

@@ -17,7 +17,7 @@ from roofline.units import show
 
 def downloads(name: str, table: Callable[[], Mapping[str, Any]], key: str) -> None:
     """CSV and JSON of what is plotted, made when asked for. Columns are named with their SI units."""
-    left, right, _ = st.columns([1, 1, 6], gap="small")
+    left = right = st.container(horizontal=True, gap="small")
     options: dict[str, Any] = {
         "on_click": "ignore",
         "type": "tertiary",

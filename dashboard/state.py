@@ -19,6 +19,7 @@ from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import presets
 from roofline.models.config import from_config
+from roofline.training import ACHIEVABLE, PEAK
 from roofline.units import parse, show
 from roofline.workload import Workload
 
@@ -48,6 +49,18 @@ class Scenario:
         """GPUs in the job."""
         return self.cluster.gpus
 
+    @property
+    def machine(self) -> hw.Cluster:
+        """The cluster at its datasheet's rates: whole steps have calibrations of their own."""
+        return self.profile.resized(self.gpus)
+
+    @property
+    def rates(self) -> str | hw.Calibration:
+        """Whose rates a whole step is predicted with; a calibration of this session is told itself."""
+        if self.overlay is None:
+            return PEAK
+        return self.overlay if self.overlay in calibrations().values() else ACHIEVABLE
+
     def line(self) -> str:
         """The scenario in one line, for the top of a page."""
         rate = self.cluster.flops(self.work.dtype)
@@ -71,6 +84,18 @@ def profiles() -> dict[str, hw.Cluster]:
     return mine
 
 
+def calibrations() -> dict[str, hw.Calibration]:
+    """Calibrations uploaded or fitted in this session, by name; the last comes first."""
+    mine: dict[str, hw.Calibration] = st.session_state.setdefault("calibrations", {})
+    return mine
+
+
+def overlay_of(accelerator: str) -> hw.Calibration | None:
+    """The calibration that stands for an accelerator: this session's own, else the catalogue's."""
+    own = (each for each in reversed(calibrations().values()) if accelerator in each.accelerators)
+    return next(own, None) or for_accelerator(accelerator)
+
+
 def cluster(name: str) -> hw.Cluster:
     """A profile of this session or of the catalogue, by name."""
     return profiles().get(name) or hw.cluster(name)
@@ -81,15 +106,19 @@ def cluster_names() -> list[str]:
     return [*profiles(), *hw.clusters()]
 
 
-def workload_bar() -> None:
-    """Draw the bar and keep what it says; an impossible choice ends the page with a message that names the way out."""
+def workload_bar(rates: str = PEAK) -> None:
+    """Draw the bar and keep what it says; an impossible choice ends the page with a message that names the way out.
+
+    ``rates`` are those of the page, until somebody chooses: forecasts are at achievable rates, and
+    a page that holds a formula against the datasheet is at peak.
+    """
     st.session_state.setdefault(
         "asked", {key: st.query_params.get_all(key) for key in st.query_params}
     )
     wrong: ValueError | None = None
     try:
         with st.sidebar:
-            st.session_state["scenario"] = _bar()
+            st.session_state["scenario"] = _bar(rates)
     except ValueError as error:
         wrong = error
     warn_refused("cluster", "gpus", "model", "sequence", "tokens", "dtype", "rates")
@@ -98,6 +127,28 @@ def workload_bar() -> None:
         if isinstance(wrong, UnfilledUnits):
             _offer("gpus", [gpus for gpus in wrong.nearest if gpus])
         st.stop()
+
+
+def turn_to(page: str) -> None:
+    """Note that this page is drawn now."""
+    if st.session_state.get("page") != page:
+        st.session_state.update(page=page, turned=True)
+
+
+def carried(*keys: str) -> None:
+    """Bring the values that these controls have on other pages to the one just turned to.
+
+    A widget belongs to its page, even where another page has one of the same key. To be called
+    before the widgets are drawn; ``carry`` after.
+    """
+    kept: dict[str, Any] = st.session_state.setdefault("carried", {})
+    if st.session_state.pop("turned", False):
+        st.session_state.update({key: kept[key] for key in keys if key in kept})
+
+
+def carry(*keys: str) -> None:
+    """Keep what these controls show for the other pages that have them."""
+    st.session_state["carried"] |= {key: st.session_state[key] for key in keys}
 
 
 def warn_refused(*keys: str) -> None:
@@ -109,11 +160,11 @@ def warn_refused(*keys: str) -> None:
             continue
         shown = st.session_state[key]
         if key not in refused:
-            refused[key] = None if _same(asked[key], shown) else shown
-        if refused[key] is not None and refused[key] == shown:
+            refused[key] = () if _same(asked[key], shown) else (shown,)
+        if refused[key] == (shown,):
             st.warning(
                 f"The address asks for `{key}={' '.join(asked[key])}`, which is not possible here; "
-                f"`{shown}` is shown instead.",
+                f"{'nothing' if shown is None else f'`{shown}`'} is shown instead.",
                 icon=":material/link_off:",
             )
 
@@ -128,7 +179,7 @@ def _same(asked: list[str], value: Any) -> bool:
         return str(value).lower() == " ".join(asked).lower()
 
 
-def _bar() -> Scenario:
+def _bar(rates: str) -> Scenario:
     names = cluster_names()
     name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
     profile = cluster(name)
@@ -150,7 +201,7 @@ def _bar() -> Scenario:
     tokens = _tokens()
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
-    overlay = _overlay(profile)
+    overlay = _overlay(profile, rates)
     machine = profile.resized(int(gpus))
     machine = hw.calibrate(machine, overlay) if overlay else machine
     return Scenario(
@@ -166,14 +217,22 @@ def _whole(profile: hw.Cluster, gpus: int) -> int:
         return error.nearest[0]
 
 
-def _overlay(profile: hw.Cluster) -> hw.Calibration | None:
+def choose_rates(rates: str) -> None:
+    """From now on these, on every page."""
+    st.session_state.update(rates=rates, rates_chosen=True)
+
+
+def _overlay(profile: hw.Cluster, usual: str) -> hw.Calibration | None:
     """The calibration to apply: none at peak, or where nobody has measured this accelerator."""
+    if not st.session_state.setdefault("rates_chosen", "rates" in st.session_state["asked"]):
+        st.session_state["rates"] = usual
     rates = st.segmented_control(
-        "Rates", ["peak", "achievable"], default="peak", key="rates", required=True, **BIND
-    )
-    overlay = for_accelerator(profile.accelerator.name) if rates == "achievable" else None
-    if rates == "achievable" and overlay is None:
-        st.info(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
+        "Rates", [PEAK, ACHIEVABLE], default=usual, key="rates", required=True,
+        on_change=st.session_state.update, kwargs={"rates_chosen": True}, **BIND,
+    )  # fmt: skip
+    overlay = overlay_of(profile.accelerator.name) if rates == ACHIEVABLE else None
+    if rates == ACHIEVABLE and overlay is None:
+        st.caption(f"Nobody has calibrated {profile.accelerator.title} yet: peak rates are shown.")
     return overlay
 
 
@@ -219,7 +278,8 @@ def _config() -> None:
 
 def _use_config(text: str) -> None:
     try:
-        work = from_config(json.loads(text)).workload(1.0)
+        model = from_config(json.loads(text))
+        work = model.workload(1.0)
     except json.JSONDecodeError as error:
         st.session_state["config_problem"] = f"This is not JSON: {error}"
     except ValueError as error:
@@ -229,6 +289,7 @@ def _use_config(text: str) -> None:
         sizes |= {"experts": work.experts, "top_k": work.experts_per_token}
         st.session_state.update({key: int(value) for key, value in sizes.items()})
         st.session_state.update(model=CUSTOM, gated=work.matrices == 3, config_problem="")
+        st.session_state["config_model"] = model
 
 
 def _tokens() -> float:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,10 +55,33 @@ def test_import_takes_numpy_alone_and_little_time() -> None:
 
 def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """1024 GPUs see 3,906 tokens each; beyond a node of H100 about 2,475 hide the gradients."""
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    block, _, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names: dict[str, object] = {}
     exec(block, names)
     sentence, terms = capsys.readouterr().out.splitlines()
     assert sentence.startswith("Data parallelism is compute-bound: 3,906 tokens per GPU")
     assert "gradient all-reduce" in terms
     assert names["curve"].t_math.shape == (64,)  # type: ignore[attr-defined]
+
+
+def test_readme_step_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Terms sum to the step, parts to the memory, and the band is known."""
+    _, block, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    job = names["job"]
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert sum(job.time.terms.values()) == job.time.seconds
+    assert sum(job.memory.parts.values()) == pytest.approx(job.memory.total)
+    assert job.error is not None
+
+
+def test_readme_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The winner fits, is explained, and comes with its launch file."""
+    _, _, block = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    found, printed = names["found"], capsys.readouterr().out
+    assert found.ranked["memory"][0] <= 0.92 * 80e9
+    assert "--tensor-model-parallel-size" in printed
+    assert found.explain().sentences

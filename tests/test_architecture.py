@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "roofline": {"hardware_profiles"} | BASE,
     "dashboard": {"hardware_profiles", "roofline"} | BASE | APP,
     "validation": {"hardware_profiles", "roofline", "torch"} | BASE | TERMINAL,
-    "benchmarks": OURS | BASE | {"browser", "playwright"},
+    "benchmarks": OURS | BASE | {"browser", "playwright", "sweeps"},
     "app.py": OURS | APP,
 }
 PRODUCT = [*OURS, "app.py"]
@@ -54,6 +54,20 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module.partition(".")[0]
 
 
+FRAMES = {"frame", "to_frame"}  # functions in which ``roofline`` may import pandas
+
+
+def in_frames(tree: ast.AST) -> set[int]:
+    """Lines at which pandas is imported inside a function that makes a frame."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, Function) and node.name in FRAMES
+        for line, name in imported(node)
+        if name == "pandas"
+    }
+
+
 def length(function: Function) -> int:
     """Lines of a function, its docstring left out."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
@@ -71,7 +85,23 @@ def test_imports_follow_the_arrows(room: str) -> None:
         for file, tree in sources(room)
         for line, name in imported(tree)
         if name not in (allowed | TERMINAL if is_command_line(file) else allowed)
+        and not (room == "roofline" and line in in_frames(tree))
     ]
+
+
+def test_pandas_is_imported_where_a_frame_is_made_and_nowhere_else() -> None:
+    program = """
+import pandas
+def frame():
+    from pandas import DataFrame
+def other():
+    import pandas
+def to_frame():
+    import numpy, pandas
+"""
+    tree = ast.parse(program)
+    assert in_frames(tree) == {4, 8}
+    assert [line for line, name in imported(tree) if name == "pandas"] == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("package", DOCUMENTED)

@@ -147,6 +147,7 @@ def keys_of(value: Any) -> set[str]:
         "placement tensor=1024",
         "guide",
         "bubbles",
+        "explain --gpus 64 --model llama-3-8b --budget 1T --price 2 --measured 99",
         "worked",
     ],
 )

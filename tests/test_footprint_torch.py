@@ -47,8 +47,9 @@ class Block(nn.Module):
         self.down = nn.Linear(m.d_ff, m.d_model, bias=False)
 
     def forward(self, x):
-        m, (b, s, _) = self.m, x.shape
-        heads = self.qkv(self.norms[0](x)).view(b, s, -1, m.head_dim).transpose(1, 2)
+        m, heads = self.m, self.qkv(self.norms[0](x))
+        b, s, _ = heads.shape  # x is shorter where a sequence is split
+        heads = heads.view(b, s, -1, m.head_dim).transpose(1, 2)
         q, k, v = heads.split([m.heads, m.kv_heads, m.kv_heads], 1)
         if self.unfused:
             z = torch.softmax(q @ k.transpose(-1, -2), -1) @ v

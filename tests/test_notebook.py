@@ -59,10 +59,32 @@ def executed(path: Path, checks: str) -> NotebookNode:
     return client.execute()
 
 
-def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How to Scale Your Model, "GPUs": 2475 tokens per GPU, a TP limit of 13.03, 1.04 ms."""
+# The same for the planner: one answer, whichever way it is asked for.
+PLANNED = """
+assert found.best.time.seconds == side.seconds[0] < side.seconds[1]
+assert f"--tensor-model-parallel-size {found.best.layout.tp:g} " in script
+assert search.answer.best.days <= 60
+assert "slower than best" in side.sentences[0]
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+
+
+def test_planner_runs() -> None:
+    notebook = executed(ROOT / "notebooks" / "planner.ipynb", PLANNED)
+    shown = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", ())]
+    pages = "".join(data.get("text/html", "") for data in shown)
+    assert "<b>llama-3-70b on 512" in pages  # the plan and its reasons
+    assert "<th>best</th>" in pages
+    assert "dataframe" in pages
+
+
+def test_notebook_runs() -> None:
+    """How to Scale Your Model, "GPUs": 2475 tokens per GPU, a TP limit of 13.03, 1.04 ms."""
     notebook = executed(ROOT / "notebooks" / "rooflines.ipynb", CHECKS)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     figures = [each for each in outputs if "application/vnd.plotly.v1+json" in each.get("data", {})]

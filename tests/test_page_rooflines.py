@@ -19,11 +19,12 @@ APP = str(Path(__file__).parent.parent / "app.py")
 
 
 def opened(**address: str) -> AppTest:
-    """The app at an address, run once."""
+    """The page at an address, run once."""
     app = AppTest.from_file(APP, default_timeout=60)
     for key, value in address.items():
         app.query_params[key] = value
-    return app.run()
+    app.run()
+    return app.switch_page("dashboard/pages/rooflines.py").run()
 
 
 def panels(app: AppTest) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from dashboard import live_chart, parts, state
 from dashboard.hardware_drawing import hierarchy
 from dashboard.hardware_editor import editor
 from dashboard.words import URL, linked, plain
-from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.derived import capacities, fat_tree
 
 RIVALS = ["dgx-b200-superpod", "gb200-nvl72-superpod", "mi355x-pod"]
@@ -142,7 +141,7 @@ def _raw(table: figures.Table) -> dict[str, list[object]]:
 def achieved(scenario: state.Scenario) -> None:
     """Datasheet against what is reached, where somebody measured."""
     profile = scenario.profile
-    overlay = for_accelerator(profile.accelerator.name)
+    overlay = state.overlay_of(profile.accelerator.name)
     if overlay is None:
         st.info(
             f"Nobody has calibrated {plain(profile.accelerator.title)} yet. The *Validate* "
