@@ -120,6 +120,8 @@ def allowed(name: str, limit: Limit, usual: Sequence[float]) -> tuple[float, ...
         ends = text.split("-") if isinstance(text, str) and name not in NAMED else []
         if len(ends) == 2:
             low, high = (_value(name, end) for end in ends)
+            if low > high:
+                raise ValueError(f"{name}: {text!r} is refused; allowed: {high:g}-{low:g}")
             inside = [v for v in usual if low <= v <= high]
             found += inside or [low, high]
         else:

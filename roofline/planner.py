@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardware_profiles import Calibration, Cluster
+from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
-from roofline.layout import Layout
+from roofline.layout import OVERLAP, Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.model import Transformer
 from roofline.names import choose
@@ -48,6 +49,7 @@ class Question:
 
     model: Transformer
     cluster: Cluster  # whole units that hold the GPUs
+    profile: Cluster  # that it was cut from, and that more GPUs are cut from
     gpus: int
     tokens: int  # a step
     sequence: int
@@ -63,7 +65,18 @@ class Question:
         """The sizes that decide which layouts there are."""
         inner = self.cluster.tiers[0].degree if self.cluster.tiers else 1
         batch = self.tokens // self.sequence
-        return Job(self.model, self.gpus, batch, self.sequence, inner, self.framework.base)
+        return Job(self.model, self.gpus, batch, self.sequence, inner, self.base)
+
+    @property
+    def base(self) -> Layout:
+        """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
+        base = self.framework.base
+        shipped = (
+            for_accelerator(self.cluster.accelerator.name) if self.rates == ACHIEVABLE else None
+        )
+        overlay = shipped if isinstance(self.rates, str) else self.rates
+        fitted = overlay is not None and overlay.step is not None
+        return base if fitted else replace(base, tp_overlap=OVERLAP["backward"])
 
     @property
     def room(self) -> float:
@@ -172,6 +185,7 @@ def plan(
     question = Question(
         model,
         cluster if gpus is None else holding(cluster, gpus),
+        cluster,
         cluster.gpus if gpus is None else int(gpus),
         _whole_batch(tokens, sequence),
         int(sequence),
@@ -203,6 +217,8 @@ def search(question: Question, progress: Progress | None = None, block: int = BL
     Raises:
         ValueError: where limits leave no layout.
     """
+    if block < 1:
+        raise ValueError(f"block: {block} is refused; allowed: 1 and more")
     job = question.job
     chosen = values(job, question.framework, question.limits)
     space, ranking = Space(job, chosen), Ranking()

@@ -186,7 +186,7 @@ def _remedies(asked: Question) -> Iterator[tuple[str, Plan]]:
 
 
 def _on(asked: Question, gpus: int) -> Question:
-    return replace(asked, cluster=holding(asked.cluster, gpus), gpus=gpus)
+    return replace(asked, cluster=holding(asked.profile, gpus), gpus=gpus)
 
 
 def _fitting(name: str, other: Callable[[], Question]) -> Iterator[tuple[str, Plan]]:

@@ -59,7 +59,7 @@ def scaling(
     steps = {axis: _doublings(question, layout, axis, weak, most) for axis in AXES}
     rows = [row for found in steps.values() for row in found]
     largest = max(int(row.gpus) for row in rows)
-    grown = replace(question, cluster=holding(question.cluster, largest), gpus=largest)
+    grown = replace(question, cluster=holding(question.profile, largest), gpus=largest)
     found = evaluate(grown.training(stack(rows)))
     seconds, memory, right = found.seconds, found.memory, found.possible
     result: dict[str, Scaling] = {}

@@ -176,7 +176,10 @@ class Space:
 
     def _cp(self, t: Table) -> dict[str, Mask]:
         s = self.job.sequence
-        return {"2 cp must divide the sequence": (t["cp"] == 1) | (s % (2 * t["cp"]) == 0)}
+        return {
+            "2 cp must divide the sequence": (t["cp"] == 1) | (s % (2 * t["cp"]) == 0),
+            "tp · cp must divide the sequence": s % (t["tp"] * t["cp"]) == 0,
+        }
 
     def _experts(self, t: Table) -> dict[str, Mask]:
         ranks = t["tp"] * t["cp"] * t["dp"]
@@ -203,7 +206,7 @@ class Space:
             "chunks need a pipeline": one | (t["pp"] > 1),
             "stages · chunks must divide the layers": one
             | (layers % parts == 0)
-            | (slots % parts == 0),
+            | ((slots % parts == 0) & (slots >= parts * (2.0 + self.job.model.mtp))),
             "interleaving needs micro-batches in multiples of the stages": one
             | self.job.ragged
             | (micro % t["pp"] == 0),

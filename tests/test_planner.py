@@ -92,6 +92,8 @@ def fits(job: Job, some: dict[str, tuple[float, ...]], row: tuple[float, ...]) -
     experts = model.experts.count if model.experts else 1
     if model.heads % c["tp"] or (c["cp"] > 1 and job.sequence % (2 * c["cp"])):
         return False
+    if job.sequence % (c["tp"] * c["cp"]):
+        return False
     if job.gpus % (c["tp"] * c["cp"] * c["pp"]) or c["pp"] > model.layers:
         return False
     dp = job.gpus / (c["tp"] * c["cp"] * c["pp"])
@@ -115,7 +117,9 @@ def _details_fit(
         slots = model.layers + 2 + model.mtp
         if c["pp"] == 1 or micro % c["pp"]:
             return False
-        if model.layers % (c["pp"] * c["chunks"]) and slots % (c["pp"] * c["chunks"]):
+        parts = c["pp"] * c["chunks"]
+        ends = slots % parts or slots < parts * (2 + model.mtp)  # a layer beside head or embedding
+        if model.layers % parts and ends:
             return False
     if c["schedule"] != SCHEDULE["1f1b"]:
         least = {
@@ -286,6 +290,8 @@ class TestBadInput:
             ({"tp": 2, "ep": 2}, "ep=2 leaves no layout"),
             ({"tp": 32, "pp": 2}, "leaves no layout"),
             ({"depth": 1}, "limit: 'depth' is not one"),
+            ({"tp": "8-2"}, "tp: '8-2' is refused; allowed: 2-8"),
+            ({"block": 0}, "block: 0 is refused; allowed: 1 and more"),
             ({"zero": 5}, "zero: 5 is refused; allowed: whole numbers, 0 to 3"),
             ({"recompute": "most"}, "recompute: 'most' is not one"),
             ({"tokens": 1000}, "tokens: 1,000 is refused"),
