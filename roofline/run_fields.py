@@ -54,6 +54,20 @@ def mapping(run: Run, key: str) -> Mapping[str, Any]:
     return value
 
 
+def flag(run: Run, key: str, default: bool | None = None) -> bool | None:
+    """Yes or no; ``default`` where the run has none.
+
+    Raises:
+        RunError: anything else.
+    """
+    value = run.get(key)
+    if value is None:
+        return default
+    if value not in (True, False):
+        raise RunError(f"{key}: {_shown(value)} is refused; allowed: true, false")
+    return bool(value)
+
+
 def text(run: Run, key: str) -> str:
     """A text that has to be there."""
     value = run.get(key)
@@ -78,8 +92,8 @@ def model(run: Run) -> Transformer:
     shape = mapping(run, "model")
     hidden, heads = whole(shape, "hidden"), whole(shape, "heads")
     latent = _latent(mapping(shape, "mla"))
-    gated = bool(shape.get("gated_mlp"))
-    tied = shape.get("tied_embeddings")
+    gated = bool(flag(shape, "gated_mlp"))
+    tied = flag(shape, "tied_embeddings")
     try:
         return Transformer(
             name=str(shape.get("name") or "model"),

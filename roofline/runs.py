@@ -21,7 +21,17 @@ from roofline.frameworks import Framework, framework
 from roofline.layout import FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
 from roofline.model import Transformer
 from roofline.names import choose
-from roofline.run_fields import NotMeasured, Run, RunError, mapping, model, number, text, whole
+from roofline.run_fields import (
+    NotMeasured,
+    Run,
+    RunError,
+    flag,
+    mapping,
+    model,
+    number,
+    text,
+    whole,
+)
 from roofline.run_limits import check
 
 __all__ = ["Job", "Run", "RunError", "accelerator", "job", "measured"]
@@ -154,7 +164,7 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
     fsdp = str(run.get("fsdp") or "")
     zero = run.get("zero_stage")
     zero = _one(assumed, "zero_stage") if zero is None else whole(run, "zero_stage", least=0)
-    split = run.get("sequence_parallel")
+    split = flag(run, "sequence_parallel")
     if split is None:
         split = tp > 1 and row.attention != "unfused"
         assumed.append(f"sequence_parallel = {str(split).lower()}")

@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 GRACE = 10.0  # seconds between gloo's giving up and ours, to hear what it has to say
@@ -70,13 +72,25 @@ def run(
             for rank in range(ranks)
         ]
         try:
-            for process in processes:
-                process.start()
+            with _no_main():
+                for process in processes:
+                    process.start()
             _wait(processes, time.monotonic() + allowed + GRACE, patience)
             codes = [process.exitcode for process in processes]
         finally:
             _stop(processes)
         return _results(Path(folder), allowed, codes)
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Ranks do not run the program that starts them again: it may be a dashboard's page."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _context() -> Any:

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline import accuracy, evidence
+from roofline import accuracy, evidence, runs
 from roofline import backtest as back
 from roofline import evidence_tables as tables
 from roofline.backtest import Backtest, Refused, Row
 from roofline.cli import inputs, output
+from roofline.forecast import Forecast, forecast
 from roofline.run_fields import Run
+from roofline.units import show
 
 FAILED = 1
 WORST = 8  # rows that are told
@@ -78,16 +80,19 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
         roofline predict run.json --json
     """
     run = _one(_text(file), file)
-    found = back.backtest([(str(file), run)], back.at_peak if peak else back.shipped)
+    fits = back.at_peak if peak else back.shipped
+    found = back.backtest([(str(file), run)], fits)
     for refused in found.refused:
         raise ValueError(f"{refused.name}: {refused.reason}")
     row = found.rows[0]
     tokens = float(run["global_batch_size"]) * float(run["model"]["seq_len"])
     rate = tokens / row.predicted / row.gpus
+    beside = forecast(runs.job(run), row, fits(row.accelerator))
     if json:
-        output.as_json({**back.as_document(row), "tokens_per_s_per_gpu": rate})
+        output.as_json({**back.as_document(row), "tokens_per_s_per_gpu": rate, **_beside(beside)})
         return
     output.say(f"{row.predicted:.4g} s a step, {rate:,.0f} tokens/s a GPU", style="bold")
+    output.say(_said(beside))
     output.table(
         ("term", ">seconds", ">share"),
         [
@@ -100,6 +105,27 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
         output.say(f"measured {row.measured:.4g} s: the prediction is {row.error:+.1%} off")
     for assumed in row.assumed:
         output.say(f"assumed: {assumed}")
+
+
+def _beside(found: Forecast) -> dict[str, Any]:
+    return {
+        "mfu": found.mfu,
+        "band_s": found.band,
+        "memory_bytes": found.memory,
+        "hbm_bytes": found.room,
+        "fits": found.fits,
+    }
+
+
+def _said(found: Forecast) -> str:
+    """MFU, band and memory in a line."""
+    band = "no band: these rates were held against no runs"
+    if found.band is not None:
+        low, high = found.band
+        band = f"nine in ten runs left out of the fit within {low:.4g} to {high:.4g} s"
+    fit = "" if found.fits else ": does not fit"
+    memory = f"memory {show(found.memory, 'B')} of {show(found.room, 'B')}{fit}"
+    return f"MFU {found.mfu:.1%}; {band}; {memory}"
 
 
 def _place(refused: Refused) -> int:
