@@ -117,7 +117,7 @@ def test_the_slurm_script(tmp_path: Path) -> None:
     directives = re.findall(r"^#SBATCH (--[a-z-]+)", script.read_text(), re.MULTILINE)
     assert {"--nodes", "--ntasks-per-node", "--gpus-per-node", "--time"} <= set(directives)
     for name, body in {
-        "scontrol": 'test "$*" = "show hostnames n[1-2]" && printf "n1\\nn2\\n"',
+        "scontrol": 'test "$*" = "show hostnames n[1-2]" && echo n1 && sleep 0.2 && echo n2',
         "srun": 'printf "%s\\n" "$@"',
     }.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
