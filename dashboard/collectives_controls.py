@@ -10,6 +10,8 @@ from dashboard import collectives_figures as figures
 from dashboard import state
 from roofline.groups import Group, spans
 
+SOURCES = "Formula, numbers and sources"  # heading of the box that holds them
+
 
 def choice(label: str, values: tuple[str, ...], default: str, key: str, help: str = "") -> str:
     """One of a few words."""
@@ -123,10 +125,3 @@ def latency() -> bool:
 def put(key: str, value: Any) -> None:
     """Give a control another value."""
     st.session_state[key] = value
-
-
-def sources(*modules: Any) -> None:
-    """The text of the modules that made the numbers."""
-    with st.expander("Formula, numbers and sources", icon=":material/function:"):
-        for module in modules:
-            st.code(module.__doc__, language=None)

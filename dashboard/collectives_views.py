@@ -9,6 +9,7 @@ from dashboard import collectives_does as does
 from dashboard import collectives_figures as figures
 from dashboard import live_chart, parts, state
 from dashboard.collectives_controls import (
+    SOURCES,
     choice,
     fits,
     form,
@@ -16,7 +17,6 @@ from dashboard.collectives_controls import (
     latency,
     message_size,
     number,
-    sources,
 )
 from dashboard.plain_table import table_html
 from roofline import algorithms, collectives, routing, semantics
@@ -40,7 +40,7 @@ def side_by_side(scenario: state.Scenario) -> None:
     with below:
         with st.expander("How each algorithm works, and its source", icon=":material/menu_book:"):
             st.html(table_html(compare.notes(op.name)))
-        sources(collectives, algorithms)
+        parts.sources(SOURCES, collectives, algorithms)
     with answer:
         ways_at_size(setting, op, scenario)
 
@@ -113,7 +113,7 @@ def routed(scenario: state.Scenario) -> None:
     setting = figures.Setting(scenario.cluster.tiers, Group(ranks), {"latency": on})
     answer, below = st.container(), st.container()
     with below:
-        sources(routing)
+        parts.sources(SOURCES, routing)
     with answer:
         routed_at_size(compare.Routed(setting, k, experts))
 
@@ -191,7 +191,7 @@ def sharded(scenario: state.Scenario) -> None:
         "for axes that are no longer in it; the exact form counts what each uplink carries."
     )
     parts.downloads("sharded-array", lambda: compare.sharded_table(found, ranks), "coll-sharded")
-    sources(collectives)
+    parts.sources(SOURCES, collectives)
 
 
 def power(label: str, stops: list[int], default: int, key: str) -> int:
@@ -217,4 +217,4 @@ def semantic(scenario: state.Scenario) -> None:
         "A letter and colour for the rank that a part comes from, a number for the part; Σ0 is the "
         "sum of everybody's part 0. Nothing is drawn where the operation leaves nothing defined."
     )
-    sources(semantics)
+    parts.sources(SOURCES, semantics)

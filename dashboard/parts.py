@@ -36,6 +36,16 @@ def downloads(name: str, table: Callable[[], Mapping[str, Any]], key: str) -> No
     )
 
 
+def sources(title: str, *modules: Any, key: str = "") -> None:
+    """The text of the modules that the numbers come from; with a key, not before the box is open."""
+    lazy: dict[str, Any] = {"on_change": "rerun", "key": key} if key else {}
+    box = st.expander(title, icon=":material/function:", **lazy)
+    if not key or box.open:
+        with box:
+            for module in modules:
+                st.code(module.__doc__, language=None)
+
+
 def as_csv(table: Mapping[str, Any]) -> str:
     """Columns of equal length as CSV; a scalar column is repeated."""
     columns = np.broadcast_arrays(*map(np.atleast_1d, table.values()))

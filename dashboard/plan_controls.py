@@ -10,13 +10,14 @@ from dashboard import layout_bar, state
 from dashboard.plan_data import Asked
 from dashboard.state import Scenario
 from roofline.export import FORMATS
-from roofline.first_layout import FULL
 from roofline.layout import RECOMPUTE, SCHEDULE
 from roofline.limits import FRAMEWORKS
 from roofline.model import Transformer
+from roofline.planner import HEADROOM
 
 KEPT = layout_bar.KEPT
-HEADROOM = [0, 5, round(100 * (1 - FULL)), 10, 15, 20, 30]  # percent
+USUAL = round(100 * HEADROOM)
+KEPT_FREE = [0, 5, USUAL, 10, 15, 20, 30]  # percent
 LAUNCHES = {"fsdp": "torchtitan", "any": "megatron"}  # of what format, where the name is none
 HOW = "One value (8), several (2,4) or a range (1-8); empty: whatever is sensible"
 
@@ -56,7 +57,7 @@ def controls(scenario: Scenario, model: Transformer) -> Asked:
             "others do not", width=132, on_change=_launch, **KEPT,
         )  # fmt: skip
         free = st.selectbox(
-            "Kept free [%]", HEADROOM, HEADROOM.index(round(100 * (1 - FULL))), key="headroom",
+            "Kept free [%]", KEPT_FREE, KEPT_FREE.index(USUAL), key="headroom",
             width=116,
             help="Share of a GPU's memory that a layout must leave: allocators retry near the end",
             **KEPT,

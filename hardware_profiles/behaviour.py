@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from hardware_profiles.errors import nearest
+from hardware_profiles.errors import all_known
 from hardware_profiles.quantity import Latency
 from hardware_profiles.schema import DTYPES, Strict, Text
 
@@ -108,17 +108,13 @@ class IsolatedFit(Strict):
     @field_validator("wires")
     @classmethod
     def _has_known_collectives(cls, value: dict[str, WireFit]) -> dict[str, WireFit]:
-        for name in value:
-            if name not in COLLECTIVES:
-                raise ValueError(f"unknown collective {name!r}; {nearest(name, COLLECTIVES)}")
+        all_known("collective", value, COLLECTIVES)
         return value
 
     @field_validator("fabrics")
     @classmethod
     def _has_known_fabrics(cls, value: dict[str, FabricFit]) -> dict[str, FabricFit]:
-        for name in value:
-            if name not in FABRICS:
-                raise ValueError(f"unknown fabric {name!r}; {nearest(name, FABRICS)}")
+        all_known("fabric", value, FABRICS)
         if FABRICS[0] not in value:
             raise ValueError(f"no numbers for {FABRICS[0]}, which stands for those without any")
         return value
@@ -153,6 +149,10 @@ class Accuracy(Strict):
     moe: Spread | None = None
     how: Text
 
+    def of(self, mixture: bool) -> Spread | None:
+        """Errors of runs of mixtures, or of dense models."""
+        return self.moe if mixture else self.dense
+
 
 class StepFit(Strict):
     """Everything that ``roofline.calibrated`` makes a machine of."""
@@ -169,9 +169,7 @@ class StepFit(Strict):
     @field_validator("matmuls")
     @classmethod
     def _has_known_dtypes(cls, value: dict[str, MatmulFit]) -> dict[str, MatmulFit]:
-        for dtype in value:
-            if dtype not in DTYPES:
-                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, DTYPES)}")
+        all_known("dtype", value, DTYPES)
         if "bf16" not in value:
             raise ValueError("bf16 needs its numbers: heads and attention run in 16 bits")
         return value
@@ -179,10 +177,7 @@ class StepFit(Strict):
     @field_validator("collectives")
     @classmethod
     def _has_every_collective(cls, value: dict[str, LinkFit]) -> dict[str, LinkFit]:
-        for name in value:
-            if name not in COLLECTIVES + ROOTED:
-                known = COLLECTIVES + ROOTED
-                raise ValueError(f"unknown collective {name!r}; {nearest(name, known)}")
+        all_known("collective", value, COLLECTIVES + ROOTED)
         if missing := [name for name in COLLECTIVES if name not in value]:
             raise ValueError(f"no numbers for {', '.join(missing)}")
         return value

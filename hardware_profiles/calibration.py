@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from hardware_profiles import catalog, reading
 from hardware_profiles.behaviour import IsolatedFit, StepFit
-from hardware_profiles.errors import ProfileError, explain, nearest
+from hardware_profiles.errors import ProfileError, all_known, explain
 from hardware_profiles.quantity import Latency
 from hardware_profiles.schema import DTYPES, Accelerator, Cluster, NetworkTier, Strict, Text
 
@@ -49,9 +49,7 @@ class Calibration(Strict):
     @field_validator("matmul")
     @classmethod
     def _has_known_dtypes(cls, value: dict[str, float]) -> dict[str, float]:
-        for dtype in value:
-            if dtype not in DTYPES:
-                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, DTYPES)}")
+        all_known("dtype", value, DTYPES)
         if not value:
             raise ValueError("at least one dtype needs a fraction")
         return value

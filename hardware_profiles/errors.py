@@ -56,6 +56,18 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"the nearest {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
 
 
+def all_known(what: str, names: Iterable[str], choices: Iterable[str]) -> None:
+    """Nothing where every name is a choice.
+
+    Raises:
+        ValueError: the first that is none, with the nearest of ``choices``.
+    """
+    known = list(choices)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown {what} {name!r}; {nearest(name, known)}")
+
+
 def _place(part: str, choice: str) -> tuple[bool, bool]:
     """Where ``part`` stands in ``choice``: sorted, at its beginning before at a word's."""
     return not choice.startswith(part), re.search(rf"\b{re.escape(part)}\b", choice) is None

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hardware_profiles.errors import UnfilledUnits, nearest
+from hardware_profiles.errors import UnfilledUnits, all_known, nearest
 from hardware_profiles.quantity import (
     Bandwidth,
     Bytes,
@@ -92,9 +92,7 @@ class Accelerator(Strict):
     def _known_dtypes(cls, value: dict[str, float]) -> dict[str, float]:
         if not value:
             raise ValueError(f"at least one dtype needs a rate; allowed: {', '.join(DTYPES)}")
-        for dtype in value:
-            if dtype not in DTYPES:
-                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, DTYPES)}")
+        all_known("dtype", value, DTYPES)
         return value
 
     @model_validator(mode="after")

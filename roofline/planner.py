@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardware_profiles import Calibration, Cluster
-from hardware_profiles.calibration import for_accelerator
 from hardware_profiles.errors import UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
@@ -32,7 +31,7 @@ from roofline.ranking import Ranking, Rows, complexity
 from roofline.recipes import Recipe
 from roofline.relaxing import relaxation
 from roofline.space import BLOCK, CHOICES, Job, Space
-from roofline.training import ACHIEVABLE, Training, training
+from roofline.training import ACHIEVABLE, PEAK, Training, overlay_of, training
 
 if TYPE_CHECKING:
     from roofline.export import Export
@@ -67,15 +66,16 @@ class Question:
         batch = self.tokens // self.sequence
         return Job(self.model, self.gpus, batch, self.sequence, inner, self.base)
 
+    @cached_property
+    def overlay(self) -> Calibration | None:
+        """Whose rates count, found once; None at the peaks."""
+        return overlay_of(self.rates, self.cluster)
+
     @property
     def base(self) -> Layout:
         """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
         base = self.framework.base
-        shipped = (
-            for_accelerator(self.cluster.accelerator.name) if self.rates == ACHIEVABLE else None
-        )
-        overlay = shipped if isinstance(self.rates, str) else self.rates
-        fitted = overlay is not None and overlay.step is not None
+        fitted = self.overlay is not None and self.overlay.step is not None
         return base if fitted else replace(base, tp_overlap=OVERLAP["backward"])
 
     @property
@@ -86,7 +86,12 @@ class Question:
     def training(self, layout: Layout) -> Training:
         """A layout of this question, predicted."""
         return training(
-            self.model, layout, self.cluster, self.precision, recipe=self.recipe, rates=self.rates
+            self.model,
+            layout,
+            self.cluster,
+            self.precision,
+            recipe=self.recipe,
+            rates=self.overlay or PEAK,
         )
 
 

@@ -89,7 +89,7 @@ class Training:
         accuracy = None if self.fit is None else self.fit.accuracy
         if accuracy is None:
             return None
-        return accuracy.moe if self.model.experts else accuracy.dense
+        return accuracy.of(self.model.experts is not None)
 
     def export(self, format: str) -> Export:
         """The text of a launch file; what the format cannot say is in its ``notes``.
@@ -130,8 +130,7 @@ def training(
     name = recipe or plain
     kept = name if isinstance(name, Recipe) else choose("recipe", name, RECIPES)
     layout, kept = _adapted(layout, kept)
-    overlay = rates if isinstance(rates, Calibration) else _overlay(rates, cluster)
-    return Training(model, layout, cluster, precision, kept, overlay)
+    return Training(model, layout, cluster, precision, kept, overlay_of(rates, cluster))
 
 
 def _adapted(layout: Layout, kept: Recipe) -> tuple[Layout, Recipe]:
@@ -150,6 +149,13 @@ def _adapted(layout: Layout, kept: Recipe) -> tuple[Layout, Recipe]:
     return replace(layout, lora_rank=rank, frozen_bytes=kept.frozen), replace(kept, rank=rank)
 
 
-def _overlay(rates: str, cluster: Cluster) -> Calibration | None:
+def overlay_of(rates: str | Calibration, cluster: Cluster) -> Calibration | None:
+    """The calibration that ``rates`` mean on a cluster; None at peak, or where there is none.
+
+    Raises:
+        ValueError: a kind of rates that there is not.
+    """
+    if isinstance(rates, Calibration):
+        return rates
     wanted = choose("rates", rates, {ACHIEVABLE: True, PEAK: False})
     return for_accelerator(cluster.accelerator.name) if wanted else None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 import hardware_profiles
 from dashboard import collectives_compare as compare
@@ -19,6 +16,7 @@ from roofline.collectives import ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, collective
 from roofline.groups import Group
 from roofline.nccl_log import read
 from roofline.units import show
+from tests.pages import drawn, opened, said
 
 APP = str(Path(__file__).parent.parent / "app.py")
 POD = hardware_profiles.cluster("dgx-h100-superpod")
@@ -32,33 +30,8 @@ LOG = """\
 """
 
 
-def opened(**address: str | list[str]) -> AppTest:
-    """The page at an address, run once."""
-    app = AppTest.from_file(APP, default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    return app.switch_page("dashboard/pages/collectives.py").run()
-
-
-def drawn(app: AppTest) -> list[dict[str, Any]]:
-    """The figures that the page's charts were given."""
-    return [
-        panel["figure"]
-        for chart in app.get("bidi_component")
-        for panel in json.loads(chart.proto.json)["panels"]
-    ]
-
-
-def said(app: AppTest) -> str:
-    """Everything that the page says in words, tables included."""
-    groups = (app.markdown, app.caption, app.warning, app.error, app.info)
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
-
-
 def test_first_paint_shows_times_bandwidths_and_the_tier_that_binds() -> None:
-    app = opened()
+    app = opened("collectives")
     assert not app.exception
     assert not app.error
     size = 2.0**30
@@ -81,13 +54,15 @@ def test_first_paint_shows_times_bandwidths_and_the_tier_that_binds() -> None:
 
 def test_bus_bandwidth_of_a_large_message_is_the_link_of_the_slowest_tier() -> None:
     """Without latency a ring's busbw inside a node is the 450 GB/s of a GPU: nccl-tests' point."""
-    app = opened(coll_group="node", coll_ops=["all-gather", "all-reduce"], coll_size="16 GiB")
+    app = opened(
+        "collectives", coll_group="node", coll_ops=["all-gather", "all-reduce"], coll_size="16 GiB"
+    )
     app.toggle(key="coll_latency").set_value(False).run()
     assert [metric.delta for metric in app.metric] == ["450 GB/s bus bandwidth"] * 2
 
 
 def test_the_slider_sets_the_point() -> None:
-    app = opened(coll_group="node", coll_ops="all-reduce")
+    app = opened("collectives", coll_group="node", coll_ops="all-reduce")
     (slider,) = [slider for slider in app.select_slider if slider.label == "Message size"]
     slider.set_value("1 MiB").run()
     time = collective(ALL_REDUCE, 2.0**20, Group(8), POD.tiers, latency=True)
@@ -96,7 +71,7 @@ def test_the_slider_sets_the_point() -> None:
 
 
 def test_switches_that_add_halve_an_all_reduce() -> None:
-    app = opened(coll_ops="all-reduce", coll_form="rough", coll_size="16 GiB")
+    app = opened("collectives", coll_ops="all-reduce", coll_form="rough", coll_size="16 GiB")
     app.toggle(key="coll_latency").set_value(False).run()
     plain = app.metric[0].value
     assert plain == show(2 * 2.0**34 / 400e9, "s")
@@ -105,7 +80,7 @@ def test_switches_that_add_halve_an_all_reduce() -> None:
 
 
 def test_a_strided_group_says_with_whom_it_shares_its_uplinks() -> None:
-    app = opened(coll_group="one GPU per node", coll_ops="all-reduce")
+    app = opened("collectives", coll_group="one GPU per node", coll_ops="all-reduce")
     assert "**128 ranks**, **8 apart**" in said(app)
     assert "shared by 8 sibling groups that leave it together" in said(app)
     app.toggle(key="coll_alone").set_value(True).run()
@@ -113,7 +88,7 @@ def test_a_strided_group_says_with_whom_it_shares_its_uplinks() -> None:
 
 
 def test_a_group_beyond_the_machine_has_ways_out() -> None:
-    app = opened(coll_group="custom", coll_ranks="512", coll_stride="8")
+    app = opened("collectives", coll_group="custom", coll_ranks="512", coll_stride="8")
     assert "takes 4,096 GPUs; the machine has 1,024" in app.error[0].value
     (button,) = [button for button in app.button if button.label == "ranks 128"]
     button.click().run()
@@ -122,11 +97,13 @@ def test_a_group_beyond_the_machine_has_ways_out() -> None:
 
 
 def test_a_group_that_straddles_is_warned_of() -> None:
-    assert "straddle" in opened(coll_group="custom", coll_ranks="12").warning[0].value
+    assert (
+        "straddle" in opened("collectives", coll_group="custom", coll_ranks="12").warning[0].value
+    )
 
 
 def test_a_measured_log_is_drawn_over_the_prediction_with_its_error() -> None:
-    app = opened(coll_ops="all-reduce", coll_group="node")
+    app = opened("collectives", coll_ops="all-reduce", coll_group="node")
     app.text_area(key="coll_log").set_value(LOG).run()
     assert not app.exception
     run = read(LOG).runs[0]
@@ -140,7 +117,7 @@ def test_a_measured_log_is_drawn_over_the_prediction_with_its_error() -> None:
 
 
 def test_curves_follow_a_log_of_another_group() -> None:
-    app = opened()
+    app = opened("collectives")
     app.text_area(key="coll_log").set_value(LOG).run()
     (button,) = [button for button in app.button if button.label == "Show curves for 8 ranks"]
     button.click().run()
@@ -150,7 +127,7 @@ def test_curves_follow_a_log_of_another_group() -> None:
 
 @pytest.mark.parametrize("text", ["hello", "1 2 3", "# only a comment", "\x00<script>"])
 def test_a_text_that_is_no_log_is_told(text: str) -> None:
-    app = opened()
+    app = opened("collectives")
     app.text_area(key="coll_log").set_value(text).run()
     assert not app.exception
     assert "No row of nccl-tests was found" in said(app)
@@ -170,14 +147,14 @@ def test_a_text_that_is_no_log_is_told(text: str) -> None:
     ],
 )
 def test_a_bad_address_is_told_and_the_default_shown(key: str, value: str) -> None:
-    app = opened(**{key: value})
+    app = opened("collectives", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 
 
 @pytest.mark.parametrize(("key", "value"), [("coll_ranks", "-3"), ("coll_stride", "nan")])
 def test_bad_numbers_of_a_custom_group(key: str, value: str) -> None:
-    app = opened(coll_group="custom", **{key: value})
+    app = opened("collectives", coll_group="custom", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 
@@ -185,14 +162,14 @@ def test_bad_numbers_of_a_custom_group(key: str, value: str) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("gpus", ["1", "8", "96", "4096"])
 def test_every_view_of_any_cluster_draws(view: str, gpus: str) -> None:
-    app = opened(coll_view=view, cluster="aws-p5", gpus=gpus)
+    app = opened("collectives", coll_view=view, cluster="aws-p5", gpus=gpus)
     assert not app.exception
     assert not app.error
 
 
 @pytest.mark.parametrize("cluster", hardware_profiles.clusters())
 def test_every_cluster_draws(cluster: str) -> None:
-    app = opened(cluster=cluster)
+    app = opened("collectives", cluster=cluster)
     assert not app.exception
     assert not app.error
 
@@ -200,20 +177,20 @@ def test_every_cluster_draws(cluster: str) -> None:
 @pytest.mark.parametrize("cluster", ["local", "mi300x-pod", "llama3-roce-24k", "pcie-ethernet"])
 @pytest.mark.parametrize("view", VIEWS[1:])
 def test_every_view_draws_on_uncommon_machines(cluster: str, view: str) -> None:
-    app = opened(cluster=cluster, coll_view=view)
+    app = opened("collectives", cluster=cluster, coll_view=view)
     assert not app.exception
     assert not app.error
 
 
 def test_every_collective_draws() -> None:
-    app = opened(coll_ops=list(COLLECTIVES))
+    app = opened("collectives", coll_ops=list(COLLECTIVES))
     assert not app.exception
     assert len(app.metric) == 9
     assert len(drawn(app)[0]["data"]) == 9
 
 
 def test_every_algorithm_says_what_the_library_says() -> None:
-    app = opened(coll_view="Algorithms", coll_size="1 GiB")
+    app = opened("collectives", coll_view="Algorithms", coll_size="1 GiB")
     text = said(app)
     for row in algorithms.ALGORITHMS:
         if row.operation == "all-reduce":
@@ -226,7 +203,7 @@ def test_every_algorithm_says_what_the_library_says() -> None:
 
 def test_top_k_shows_bound_and_exact_share() -> None:
     """DeepSeek's 8 of 256 experts: 66.2 % of 8 shards where the bound says all of them."""
-    app = opened(coll_view="Top-k all-to-all", coll_ep="8")
+    app = opened("collectives", coll_view="Top-k all-to-all", coll_ep="8")
     assert "**66.2%** of 8 ranks" in said(app)
     assert "says 100.0%, **51% too many**" in said(app)
     whole = collective(ALL_TO_ALL, 2.0**30 * 8, Group(8), POD.tiers, latency=True)
@@ -234,7 +211,9 @@ def test_top_k_shows_bound_and_exact_share() -> None:
 
 
 def test_a_sharded_array_is_the_collective_on_a_strided_group() -> None:
-    app = opened(coll_view="Sharded array", coll_x="16", coll_shards="8", coll_size="1 GiB")
+    app = opened(
+        "collectives", coll_view="Sharded array", coll_x="16", coll_shards="8", coll_size="1 GiB"
+    )
     time = collective(ALL_REDUCE, 2.0**30 / 8, Group(16, 8), POD.tiers, latency=True)
     assert f"**{show(float(time.seconds), 's')}**" in said(app)
     heat = drawn(app)[1]["data"][0]
@@ -261,7 +240,7 @@ def test_an_all_reduce_shows_sums_and_a_transpose_is_one() -> None:
 
 
 def test_a_choice_of_nothing_is_told() -> None:
-    app = opened()
+    app = opened("collectives")
     (pills,) = [group for group in app.get("button_group") if group.key == "coll_ops"]
     pills.set_value([]).run()
     assert "Choose a collective" in app.info[0].value

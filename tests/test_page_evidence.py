@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from dashboard import evidence_data as data
 from dashboard import evidence_figures as figures
@@ -17,6 +15,7 @@ from roofline import accuracy, evidence, worked
 from roofline import backtest as back
 from roofline.evidence_tables import percent, summary_table
 from roofline.units import show
+from tests.pages import drawn, opened, said
 
 APP = str(Path(__file__).parent.parent / "app.py")
 VIEWS = ("Back-test", "Worked problems", "Calibrations")
@@ -27,38 +26,13 @@ def found() -> back.Backtest:
     return back.backtest((run["id"], run) for run in back.published())
 
 
-def opened(**address: str | list[str]) -> AppTest:
-    """The page at an address, run once."""
-    app = AppTest.from_file(APP, default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    return app.switch_page("dashboard/pages/evidence.py").run()
-
-
-def drawn(app: AppTest) -> list[dict[str, Any]]:
-    """The figures that the page's charts were given."""
-    return [
-        panel["figure"]
-        for chart in app.get("bidi_component")
-        for panel in json.loads(chart.proto.json)["panels"]
-    ]
-
-
-def said(app: AppTest) -> str:
-    """Everything that the page says in words, tables included."""
-    groups = (app.markdown, app.caption, app.warning, app.error, app.info)
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
-
-
 def points(figure: dict[str, Any]) -> list[str]:
     """Ids of the runs that a figure has points of."""
     return [id for trace in figure["data"] for id in trace.get("customdata", [])]
 
 
 def test_first_paint_says_how_wrong_it_is(found: back.Backtest) -> None:
-    app = opened()
+    app = opened("evidence")
     assert not app.exception
     assert not app.error
     total = evidence.summary(found).total
@@ -80,7 +54,7 @@ def test_first_paint_says_how_wrong_it_is(found: back.Backtest) -> None:
 
 
 def test_filters_leave_what_they_name(found: back.Backtest) -> None:
-    app = opened(ev_gpu=["gb200", "b200-sxm"], ev_family="moe", ev_core="true")
+    app = opened("evidence", ev_gpu=["gb200", "b200-sxm"], ev_family="moe", ev_core="true")
     assert not app.exception
     wanted = {
         row.id
@@ -95,14 +69,14 @@ def test_filters_leave_what_they_name(found: back.Backtest) -> None:
 
 
 def test_filters_that_leave_nothing() -> None:
-    app = opened(ev_gpu="h200-sxm", ev_family="moe")
+    app = opened("evidence", ev_gpu="h200-sxm", ev_family="moe")
     assert not app.exception
     assert "No run has all of this" in app.info[0].value
 
 
 def test_a_run_in_full(found: back.Backtest) -> None:
     row = next(row for row in back.rows_of(found) if row.id == "zerobubble-28.3b-1f1b-i-m256")
-    app = opened(ev_run=row.id)
+    app = opened("evidence", ev_run=row.id)
     text = said(app)
     assert "its precision is assumed; its vocabulary is assumed" in text
     assert "https://arxiv.org/abs/2401.10241" in text
@@ -116,7 +90,7 @@ def test_a_run_in_full(found: back.Backtest) -> None:
 
 @pytest.mark.parametrize("by", ["gpu", "family", "precision", "year", "framework", "series"])
 def test_errors_by_any_group(found: back.Backtest, by: str) -> None:
-    strip = drawn(opened(ev_by=by))[1]
+    strip = drawn(opened("evidence", ev_by=by))[1]
     groups = accuracy.by(back.rows_of(found), [by])
     assert len(strip["layout"]["yaxis"]["ticktext"]) == len(groups)
     medians = strip["data"][1]["x"]
@@ -127,7 +101,7 @@ def test_errors_by_any_group(found: back.Backtest, by: str) -> None:
 
 @pytest.mark.parametrize("show_", ["errata", "loose or last digit", "all", "without a formula"])
 def test_worked_problems(show_: str) -> None:
-    app = opened(ev_view=VIEWS[1], ev_worked=show_)
+    app = opened("evidence", ev_view=VIEWS[1], ev_worked=show_)
     assert not app.exception
     text = said(app)
     results = worked.check()
@@ -140,15 +114,15 @@ def test_worked_problems(show_: str) -> None:
 
 
 def test_a_search_among_worked_problems() -> None:
-    app = opened(ev_view=VIEWS[1], ev_worked="all", ev_search="q2.3-allgather-time")
+    app = opened("evidence", ev_view=VIEWS[1], ev_worked="all", ev_search="q2.3-allgather-time")
     assert "1 problem" in [caption.value for caption in app.caption]
     assert ">q2.3-allgather-time<" in said(app)
-    app = opened(ev_view=VIEWS[1], ev_search="no such thing")
+    app = opened("evidence", ev_view=VIEWS[1], ev_search="no such thing")
     assert "No problem matches" in said(app)
 
 
 def test_calibrations_say_their_band(found: back.Backtest) -> None:
-    app = opened(ev_view=VIEWS[2])
+    app = opened("evidence", ev_view=VIEWS[2])
     assert not app.exception
     text = said(app)
     for each in evidence.left_out(back.rows_of(found)):
@@ -168,7 +142,7 @@ def test_calibrations_say_their_band(found: back.Backtest) -> None:
     ],
 )
 def test_a_bad_address_is_told_and_the_default_shown(key: str, value: str) -> None:
-    app = opened(**{key: value})
+    app = opened("evidence", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 

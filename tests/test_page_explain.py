@@ -24,6 +24,7 @@ from roofline.playback import chrome_trace, played
 from roofline.presets import preset, presets
 from roofline.units import show
 from roofline.workload import Workload
+from tests.pages import opened, panels, said
 
 ROOT = Path(__file__).parent.parent
 CLUSTER = hardware_profiles.cluster("dgx-h100-superpod")
@@ -32,28 +33,6 @@ LAYOUT = Layout(
     gpus=64, tp=4, pp=2, batch=256.0, sequence=4096, sequence_parallel=1.0, dp_overlap=1.0,
     pp_overlap=1.0, fused_loss=0.0, graphs=0.0,
 )  # fmt: skip
-
-
-def opened(**address: str | list[str]) -> AppTest:
-    """The page at an address, run once."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    return app.switch_page("dashboard/pages/explain.py").run()
-
-
-def said(app: AppTest) -> str:
-    """Everything that the page says in words, tables included."""
-    groups = (app.markdown, app.caption, app.warning, app.error, app.info, app.success)
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
-
-
-def drawn(app: AppTest) -> list[dict[str, Any]]:
-    """Every panel on the page."""
-    charts = app.get("bidi_component")
-    return [panel for chart in charts for panel in json.loads(chart.proto.json)["panels"]]
 
 
 def click(app: AppTest, label: str) -> AppTest:
@@ -69,18 +48,18 @@ def found(layout: Layout = LAYOUT, model: str = "llama-3-8b", **options: Any) ->
 
 class TestTheAnswer:
     def test_first_paint_has_a_layout_that_fits(self) -> None:
-        app = opened()
+        app = opened("explain")
         assert not app.exception
         assert not app.error
         assert not app.warning
         assert app.number_input(key="tp").value == 8
-        assert [panel["title"] for panel in drawn(app)][:3] == [
+        assert [panel["title"] for panel in panels(app)][:3] == [
             "Where the time of a step goes", "Operations under their ceilings",
             "Memory by stage and kind",
         ]  # fmt: skip
 
     def test_it_says_what_the_library_says(self) -> None:
-        app = opened(**JOB, price="2", budget="1T")
+        app = opened("explain", **JOB, price="2", budget="1T")
         expected = found()
         brought = outcome(expected.job, budget=1e12, price=2.0)
         cards = {card.label: card.value for card in app.metric}
@@ -93,30 +72,30 @@ class TestTheAnswer:
         assert brought.sentence() in said(app)
 
     def test_without_a_price_there_is_energy_and_no_money(self) -> None:
-        cards = {card.label: card.value for card in opened(**JOB).metric}
+        cards = {card.label: card.value for card in opened("explain", **JOB).metric}
         assert "Rent" not in cards
         assert cards["Energy"].endswith("Wh")
 
     def test_peak_rates_are_called_a_bound(self) -> None:
-        app = opened(**JOB | {"rates": "peak"})
+        app = opened("explain", **JOB | {"rates": "peak"})
         assert "bound" in said(app)
         app = click(app, "Use achievable rates")
         assert app.segmented_control(key="rates").value == "achievable"
         assert not app.exception
 
     def test_tables_name_operations_and_collectives(self) -> None:
-        text = said(opened(**JOB))
+        text = said(opened("explain", **JOB))
         for word in ("MLP down", "attention output", "all-gather", "reduce-scatter", "bubble"):
             assert f">{word}<" in text
 
     def test_what_does_not_fit_is_told(self) -> None:
-        app = opened(model="llama-3-405b", gpus="64", tp="8", pp="1")
+        app = opened("explain", model="llama-3-405b", gpus="64", tp="8", pp="1")
         assert "does not fit" in app.warning[0].value
 
 
 class TestLayout:
     def test_degrees_that_do_not_divide_have_a_way_out(self) -> None:
-        app = opened(**JOB | {"tp": "3"})
+        app = opened("explain", **JOB | {"tp": "3"})
         assert "TP" in app.error[0].value
         assert "heads" in app.error[0].value
         assert not app.metric
@@ -125,12 +104,12 @@ class TestLayout:
         assert app.number_input(key="tp").value == 4
 
     def test_the_way_back_is_the_smallest_that_fits(self) -> None:
-        app = click(opened(**JOB | {"tp": "3"}), "Smallest that fits")
+        app = click(opened("explain", **JOB | {"tp": "3"}), "Smallest that fits")
         assert not app.error
         assert not app.warning
 
     def test_untouched_it_follows_the_model(self) -> None:
-        app = opened()
+        app = opened("explain")
         app.selectbox(key="model").set_value("llama-3-405b").run()
         assert app.number_input(key="pp").value > 1
         assert not app.warning
@@ -139,7 +118,7 @@ class TestLayout:
         assert app.number_input(key="pp").value == 8
 
     def test_a_batch_that_replicas_do_not_divide_has_a_way_out(self) -> None:
-        app = opened(**JOB | {"tokens": "16Ki"})
+        app = opened("explain", **JOB | {"tokens": "16Ki"})
         assert "Batch: 4 is refused" in app.error[0].value
         app = click(app, "Batch 8")
         assert not app.exception
@@ -147,25 +126,29 @@ class TestLayout:
         assert app.select_slider(key="tokens").value == str(8 * 4096)
 
     def test_a_batch_of_no_whole_sequence(self) -> None:
-        app = opened(tokens="16Ki", sequence="32768")
+        app = opened("explain", tokens="16Ki", sequence="32768")
         assert "no whole sequence" in app.error[0].value
-        app = opened(gpus="8", tokens="24Ki", sequence="16384")
+        app = opened("explain", gpus="8", tokens="24Ki", sequence="16384")
         assert "Batch: 1.5 is refused" in app.error[0].value
 
     @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-3-175b"])
     def test_models_of_every_kind(self, name: str) -> None:
-        app = opened(model=name, rates="achievable")
+        app = opened("explain", model=name, rates="achievable")
         assert not app.exception
         assert app.metric
 
     def test_a_model_of_ones_own(self) -> None:
-        app = opened(model="custom", gpus="64", d_model="4096", d_ff="14336", layers="32")
+        app = opened(
+            "explain", model="custom", gpus="64", d_model="4096", d_ff="14336", layers="32"
+        )
         assert not app.exception
         assert "Assumed" in said(app)
         assert app.metric
 
     def test_the_layout_survives_another_page(self) -> None:
-        app = opened(model="llama-3-8b")  # an address would come back with its own numbers
+        app = opened(
+            "explain", model="llama-3-8b"
+        )  # an address would come back with its own numbers
         app.number_input(key="pp").set_value(4).run()
         app.switch_page("dashboard/pages/collectives.py").run()
         app.switch_page("dashboard/pages/explain.py").run()
@@ -180,26 +163,26 @@ class TestLayout:
     ],
 )  # fmt: skip
 def test_a_bad_address_is_told_and_something_shown(key: str, value: str) -> None:
-    app = opened(**{key: value})
+    app = opened("explain", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 
 
 @pytest.mark.parametrize("cluster", hardware_profiles.clusters())
 def test_every_cluster_explains(cluster: str) -> None:
-    app = opened(cluster=cluster, model="llama-3-8b")
+    app = opened("explain", cluster=cluster, model="llama-3-8b")
     assert not app.exception
 
 
 class TestMeasured:
     def test_the_planted_suspect_is_named(self) -> None:
         slow = found(replace(LAYOUT, recompute=RECOMPUTE["full"]))
-        text = said(opened(**JOB, measured=f"{slow.seconds:.4f}"))
+        text = said(opened("explain", **JOB, measured=f"{slow.seconds:.4f}"))
         assert "every layer is recomputed" in text
         assert re.search(r"every layer is recomputed</td>.*?>100%<", text)
 
     def test_nothing_is_said_before(self) -> None:
-        assert "suspect<" not in said(opened(**JOB))
+        assert "suspect<" not in said(opened("explain", **JOB))
 
 
 class TestFigures:

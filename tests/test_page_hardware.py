@@ -20,6 +20,8 @@ from dashboard import hardware_figures as figures
 from dashboard import hardware_tables as tables
 from hardware_profiles import ProfileError, derived
 from roofline.units import show
+from tests import pages
+from tests.pages import drawn, said
 
 ROOT = Path(__file__).parent.parent
 POD = "dgx-h100-superpod"
@@ -36,12 +38,8 @@ ODD = ["local", "pcie-ethernet", "mi300x-pod", "llama3-roce-24k", "gb200-nvl72-s
 
 
 def opened(view: str = "Hierarchy", **asked: str) -> AppTest:
-    """The page at an address."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    for key, value in ({"hw_view": view} | asked).items():
-        app.query_params[key] = value
-    app.run()
-    app.switch_page("dashboard/pages/hardware.py").run()
+    """A view of the page, which no error stopped."""
+    app = pages.opened("hardware", **({"hw_view": view} | asked))
     assert not app.exception, app.exception[0].message
     return app
 
@@ -51,29 +49,16 @@ def metrics(app: AppTest) -> dict[str, str]:
     return {metric.label: metric.value for metric in app.metric}
 
 
-def words(app: AppTest) -> str:
-    """All that the page says in paragraphs and boxes."""
-    kinds = (app.markdown, app.caption, app.error, app.warning, app.info, app.success)
-    return "\n".join(str(element.value) for kind in kinds for element in kind)
-
-
-def chart(app: AppTest) -> dict[str, Any]:
-    """The first figure of the page."""
-    found: dict[str, Any] = json.loads(app.get("bidi_component")[0].proto.json)
-    figure: dict[str, Any] = found["panels"][0]["figure"]
-    return figure
-
-
 def test_it_says_at_once_what_the_library_says() -> None:
     """NVIDIA's DGX SuperPOD architecture counts 512 + 32 + 16 switches for 1024 GPUs."""
     app, pod = opened(), hw.cluster(POD)
-    said = metrics(app)
-    assert said["GPUs"] == "1,024"
-    assert said["Out of a node"] == show(derived.egress(pod, 0), "B/s") == "400 GB/s"
-    assert said["Collective over all"] == show(derived.slowest_collective(pod).bandwidth, "B/s")
-    assert said["Switches"] == "560"
-    assert said["HBM ridge [FLOP/B]"] == "295"
-    assert "450 GB/s for each GPU inside a node, 50 GB/s outside" in words(app)
+    tiles = metrics(app)
+    assert tiles["GPUs"] == "1,024"
+    assert tiles["Out of a node"] == show(derived.egress(pod, 0), "B/s") == "400 GB/s"
+    assert tiles["Collective over all"] == show(derived.slowest_collective(pod).bandwidth, "B/s")
+    assert tiles["Switches"] == "560"
+    assert tiles["HBM ridge [FLOP/B]"] == "295"
+    assert "450 GB/s for each GPU inside a node, 50 GB/s outside" in said(app)
     assert not app.warning
 
 
@@ -95,16 +80,16 @@ def test_hostile_addresses_get_a_word_and_no_traceback(view: str) -> None:
         "hw_edit_as": "../../etc/passwd",
     }
     app = opened(view, **asked)
-    said = words(app)
+    text = said(app)
     expected = {
         "Fat tree": "hw_tree_ports=nan",
         "Compare": "hw_compare",
         "Edit a copy": "hw_edit_as",
     }
-    assert expected.get(view, "") in said
+    assert expected.get(view, "") in text
     app = opened("nonsense", cluster="no-such", hw_scope="%00")
     assert metrics(app)["GPUs"] == "1,024"
-    assert "hw_view=nonsense" in words(app)
+    assert "hw_view=nonsense" in said(app)
 
 
 def test_the_job_may_be_smaller_than_the_profile() -> None:
@@ -118,19 +103,19 @@ def test_the_job_may_be_smaller_than_the_profile() -> None:
 def test_one_gpu() -> None:
     app = opened(gpus="1", hw_scope="this job")
     assert metrics(app)["Collective over all"] == "–"
-    assert "nothing to send" in words(app)
+    assert "nothing to send" in said(app)
 
 
 def test_achievable_rates_reach_the_numbers() -> None:
     app = opened(rates="achievable")
     assert metrics(app)["Out of a node"] == show(0.81 * 400e9, "B/s")
-    assert "as achieved" in words(app)
+    assert "as achieved" in said(app)
 
 
 def test_the_drawing_names_every_tier_and_escapes_what_a_profile_says() -> None:
     page = drawing.hierarchy(hw.cluster("llama3-roce-24k"))
-    for said in ("cluster", "pod", "rack", "node", "oversubscribed 7:1", "152 more", "24,576"):
-        assert said in page
+    for name in ("cluster", "pod", "rack", "node", "oversubscribed 7:1", "152 more", "24,576"):
+        assert name in page
     pod = hw.cluster(POD)
     evil = pod.tiers[0].model_copy(
         update={"name": "<script>x</script>", "technology": "<img src=x>"}
@@ -201,23 +186,23 @@ def test_comparing_from_the_page() -> None:
     app = opened("Compare", hw_compare="h100-sxm")
     app.multiselect(key="hw_compare").set_value(["gb200-nvl72-superpod", "tpu-v5p"]).run()
     assert not app.exception
-    assert [trace["name"] for trace in chart(app)["data"]] == ["gb200-nvl72-superpod", "tpu-v5p"]
+    assert [trace["name"] for trace in drawn(app)[0]["data"]] == ["gb200-nvl72-superpod", "tpu-v5p"]
     app.multiselect(key="hw_compare").set_value([]).run()
-    assert "Choose up to 3" in words(app)
+    assert "Choose up to 3" in said(app)
 
 
 def test_peak_and_achieved() -> None:
     app = opened("Peak and achieved")
     overlay = hw.calibration("h100")
-    assert overlay.matmul["bf16"] in chart(app)["data"][0]["x"]
+    assert overlay.matmul["bf16"] in drawn(app)[0]["data"][0]["x"]
     app.selectbox(key="cluster").set_value("rtx-4090-box").run()
-    assert "Nobody has calibrated" in words(app)
+    assert "Nobody has calibrated" in said(app)
 
 
 def test_fat_trees_of_nvidias_table_and_beyond() -> None:
     """DGX SuperPOD B200 reference architecture: 4096 GPUs need 128 leaves, 128 spines, 64 cores."""
     app = opened("Fat tree", hw_tree_gpus="4096")
-    assert "128 leaves, 128 spines, 64 cores" in words(app)
+    assert "128 leaves, 128 spines, 64 cores" in said(app)
     app.number_input(key="hw_tree_gpus").set_value(100_000).run()
     assert "join 1 to 65536" in app.error[0].value
     app.button(key="hw_larger").click().run()
@@ -230,13 +215,13 @@ def test_fat_trees_of_nvidias_table_and_beyond() -> None:
 def test_a_field_that_is_wrong_says_so_and_offers_what_is_right() -> None:
     app = opened("Edit a copy")
     app.text_input(key="hw_field_tiers.1.bandwidth").set_value("200").run()
-    assert "did you mean 200 GB/s" in words(app)
+    assert "did you mean 200 GB/s" in said(app)
     assert "1 problem" in app.error[0].value
     app.button(key="hw_field_tiers.1.bandwidth_200 GB/s").click().run()
-    assert "tier inside it" in words(app)  # the SuperPod's tier has more than a unit can send now
+    assert "tier inside it" in said(app)  # the SuperPod's tier has more than a unit can send now
     app.button(key="hw_field_tiers.2.bandwidth_6.4 TB/s").click().run()
     assert not app.error
-    assert "is a valid profile" in words(app)
+    assert "is a valid profile" in said(app)
 
 
 def test_a_copy_is_used_on_every_page_and_marked_in_its_sources() -> None:
@@ -266,9 +251,9 @@ def test_tiers_come_and_go_and_accelerators_are_swapped() -> None:
 def test_text_that_is_no_yaml() -> None:
     app = opened("Edit a copy", hw_edit_as="YAML")
     app.text_area(key="hw_yaml").set_value("tiers: [").run()
-    assert "not plain YAML" in words(app)
+    assert "not plain YAML" in said(app)
     app.segmented_control(key="hw_edit_as").set_value("fields").run()
-    assert "cannot be read" in words(app)
+    assert "cannot be read" in said(app)
     app.button(key="hw_restart").click().run()
     assert not app.error
 
@@ -292,7 +277,7 @@ def test_a_broken_file_of_the_user_gets_a_word(
     assert "title: missing" in app.error[0].value
     app = opened("Edit a copy")
     app.selectbox(key="hw_chip").set_value("mine").run()
-    assert "title: missing" in words(app)
+    assert "title: missing" in said(app)
     assert not app.exception
 
 
@@ -365,7 +350,7 @@ def test_uploading_from_the_page() -> None:
     assert "evil.yaml: line 2: aliases" in app.error[0].value
     good = hw.to_yaml(hw.accelerator("b200-sxm")).encode()
     app.file_uploader(key="hw_upload").set_value(("b200.yaml", good, "text/yaml")).run()
-    assert "my-b200-sxm" in words(app)
+    assert "my-b200-sxm" in said(app)
 
 
 def test_changes_are_listed_and_signed() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,32 +16,10 @@ import hardware_profiles
 from dashboard import placement_advice as advise
 from dashboard import placement_figures as figures
 from roofline.placement import example_32, mesh
+from tests.pages import drawn, opened, said
 
 ROOT = Path(__file__).parent.parent
 INK = "#000000"
-
-
-def opened(**address: str | list[str]) -> AppTest:
-    """The page at an address, run once."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    return app.switch_page("dashboard/pages/placement.py").run()
-
-
-def drawn(app: AppTest) -> dict[str, Any]:
-    """The map."""
-    (chart,) = app.get("bidi_component")
-    figure: dict[str, Any] = json.loads(chart.proto.json)["panels"][0]["figure"]
-    return figure
-
-
-def said(app: AppTest) -> str:
-    """Everything that the page says in words, tables included."""
-    groups = (app.markdown, app.caption, app.warning, app.error, app.info)
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
 
 
 def click(app: AppTest, label: str) -> AppTest:
@@ -52,7 +28,7 @@ def click(app: AppTest, label: str) -> AppTest:
 
 
 def test_first_paint_says_what_stays_inside_and_what_crosses() -> None:
-    app = opened()
+    app = opened("placement")
     assert not app.exception
     assert not app.error
     assert not app.warning
@@ -60,13 +36,13 @@ def test_first_paint_says_what_stays_inside_and_what_crosses() -> None:
     layout = mesh(1024, {"TP": 8, "DP": None, "PP": 4})
     assert figures.headline(figures.axes(layout, tiers), tiers) in said(app)
     assert "**TP 8** stays in a node" in said(app)
-    cells = np.array(drawn(app)["data"][1]["z"], dtype=float)
+    cells = np.array(drawn(app)[0]["data"][1]["z"], dtype=float)
     assert np.count_nonzero(np.isfinite(cells)) == 1024
 
 
 def test_the_example_of_32_workers() -> None:
     """DeepSpeed's picture: 8 nodes of 4; a TP group is a node, DP two nodes, PP four of them."""
-    app = click(opened(place_rank="825", place_TP="16"), "32-worker example")
+    app = click(opened("placement", place_rank="825", place_TP="16"), "32-worker example")
     assert not app.exception
     assert not app.error
     text = said(app)
@@ -81,7 +57,7 @@ def test_the_example_of_32_workers() -> None:
     assert book.degrees == ours.degrees
     for theirs, axis in (("model", "TP"), ("data", "DP"), ("pipe", "PP")):
         np.testing.assert_array_equal(book.groups(theirs), ours.groups(axis))
-    labels = [text for row in drawn(app)["data"][1]["text"] for text in row if text]
+    labels = [text for row in drawn(app)[0]["data"][1]["text"] for text in row if text]
     assert labels[5] == "<b>5</b><br>T1 D1 P0"
     back = click(app, "Back to my layout")
     assert back.number_input(key="gpus").value == 1024
@@ -90,9 +66,9 @@ def test_the_example_of_32_workers() -> None:
 
 
 def test_a_rank_marks_its_groups() -> None:
-    app = opened(gpus="64", place_rank="13", place_PP="2")
+    app = opened("placement", gpus="64", place_rank="13", place_PP="2")
     layout = mesh(64, {"TP": 8, "DP": 4, "PP": 2})
-    marks = {trace["name"]: trace for trace in drawn(app)["data"] if "name" in trace}
+    marks = {trace["name"]: trace for trace in drawn(app)[0]["data"] if "name" in trace}
     for axis in layout.axes:
         (group,) = [group for group in layout.groups(axis) if 13 in group]
         shown = [rank for _, rank in marks[f"{axis} group of 13"]["customdata"]]
@@ -100,7 +76,7 @@ def test_a_rank_marks_its_groups() -> None:
 
 
 def test_tensor_parallel_across_nodes_is_warned_of_with_a_way_out() -> None:
-    app = opened(place_TP="16")
+    app = opened("placement", place_TP="16")
     assert "TP 16 leaves the node" in app.warning[0].value
     app = click(app, "TP 8, DP 32")
     assert not app.warning
@@ -108,7 +84,7 @@ def test_tensor_parallel_across_nodes_is_warned_of_with_a_way_out() -> None:
 
 
 def test_an_outer_tensor_axis_can_be_moved_inside() -> None:
-    app = opened(place_axes=["DP", "TP"])
+    app = opened("placement", place_axes=["DP", "TP"])
     assert "leaves the node" in app.warning[0].value
     app = click(app, "Make TP the innermost axis")
     assert not app.warning
@@ -116,7 +92,7 @@ def test_an_outer_tensor_axis_can_be_moved_inside() -> None:
 
 
 def test_a_misaligned_axis_is_named_with_the_nearest_aligned_degree() -> None:
-    app = opened(cluster="gb200-nvl72-superpod", place_TP="16")
+    app = opened("placement", cluster="gb200-nvl72-superpod", place_TP="16")
     assert "TP 16 and DP 9 are misaligned" in app.warning[0].value
     assert "✗ straddles" in said(app)
     app = click(app, "TP 18, DP 8")
@@ -125,19 +101,22 @@ def test_a_misaligned_axis_is_named_with_the_nearest_aligned_degree() -> None:
 
 
 def test_degrees_that_do_not_fill_the_gpus_have_ways_out() -> None:
-    app = opened(place_TP="6", place_open="none", place_DP="10", place_PP="16")
+    app = opened("placement", place_TP="6", place_open="none", place_DP="10", place_PP="16")
     assert "6 x DP 10 x PP 16 = 960 does not fill 1024" in app.error[0].value
     assert not app.get("bidi_component")
     fixed = click(app, "TP 8, DP 8")
     assert not fixed.error
     assert not fixed.exception
-    other = click(opened(place_TP="8", place_open="none", place_DP="24", place_PP="4"), "768 GPUs")
+    other = click(
+        opened("placement", place_TP="8", place_open="none", place_DP="24", place_PP="4"),
+        "768 GPUs",
+    )
     assert not other.error
     assert other.number_input(key="gpus").value == 768
 
 
 def test_axes_are_moved_by_arrows() -> None:
-    app = opened()
+    app = opened("placement")
     app.button(key="move-TP-1").click().run()
     assert app.multiselect(key="place_axes").value == ["DP", "TP", "PP"]
     assert app.button(key="move-DP--1").disabled
@@ -159,30 +138,30 @@ def test_axes_are_moved_by_arrows() -> None:
     ],
 )
 def test_a_bad_address_is_told_and_the_default_shown(key: str, value: str) -> None:
-    app = opened(**{key: value})
+    app = opened("placement", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 
 
 @pytest.mark.parametrize("gpus", ["1", "8", "2048", "4096", "131072"])
 def test_any_size_of_cluster_is_drawn_or_summed_up(gpus: str) -> None:
-    app = opened(gpus=gpus, place_rank=str(int(gpus) - 1))
+    app = opened("placement", gpus=gpus, place_rank=str(int(gpus) - 1))
     assert not app.exception
     assert not app.error
-    cells = np.array(drawn(app)["data"][1]["z"], dtype=float)
+    cells = np.array(drawn(app)[0]["data"][1]["z"], dtype=float)
     assert np.count_nonzero(np.isfinite(cells)) <= 2048
     assert ("too many to draw" in said(app)) == (int(gpus) > 2048)
 
 
 @pytest.mark.parametrize("cluster", hardware_profiles.clusters())
 def test_every_cluster_draws(cluster: str) -> None:
-    app = opened(cluster=cluster)
+    app = opened("placement", cluster=cluster)
     assert not app.exception
     assert not app.error
 
 
 def test_no_axis_and_every_axis() -> None:
-    app = opened()
+    app = opened("placement")
     app.multiselect(key="place_axes").set_value([]).run()
     assert "at least one axis" in app.info[0].value
     app.multiselect(key="place_axes").set_value([*figures.AXES]).run()

@@ -20,6 +20,7 @@ from roofline.outcome import outcome
 from roofline.planner import Plan, plan
 from roofline.presets import preset
 from roofline.units import show
+from tests.pages import opened, said
 
 ROOT = Path(__file__).parent.parent
 JOB = {"model": "llama-3-70b", "gpus": "512", "tokens": "4Mi", "sequence": "8192"}
@@ -27,29 +28,6 @@ ASKED = plan_data.Asked(
     preset("llama-3-70b").model, hardware_profiles.cluster("dgx-h100-superpod"), 512, 4 * 2**20,
     8192, "bf16", "achievable", "megatron", 0.08,
 )  # fmt: skip
-
-
-def opened(**address: str | list[str]) -> AppTest:
-    """The landing page at an address, run once."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    return app.run()
-
-
-def said(app: AppTest) -> str:
-    """Everything that the page says in words, tables and headings included."""
-    groups = (
-        app.header,
-        app.subheader,
-        app.markdown,
-        app.caption,
-        app.warning,
-        app.error,
-        app.info,
-    )
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
 
 
 def drawn(app: AppTest) -> dict[str, dict[str, Any]]:

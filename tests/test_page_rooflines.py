@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 import hardware_profiles
 from dashboard import rooflines
 from roofline import presets
 from roofline.strategies import STRATEGIES, data_parallel
 from roofline.units import show
+from tests.pages import opened, panels, said
 
 APP = str(Path(__file__).parent.parent / "app.py")
 
 
-def opened(**address: str) -> AppTest:
-    """The page at an address, run once."""
-    app = AppTest.from_file(APP, default_timeout=60)
-    for key, value in address.items():
-        app.query_params[key] = value
-    app.run()
-    return app.switch_page("dashboard/pages/rooflines.py").run()
-
-
-def panels(app: AppTest) -> list[dict[str, Any]]:
-    """What the page's charts were given: figures and the words around them."""
-    return [
-        panel
-        for chart in app.get("bidi_component")
-        for panel in json.loads(chart.proto.json)["panels"]
-    ]
-
-
-def texts(app: AppTest) -> str:
-    """Everything that the page says in words."""
-    groups = (
-        app.markdown,
-        app.caption,
-        app.success,
-        app.warning,
-        app.error,
-        app.info,
-        app.subheader,
-    )
-    return "\n".join(element.value for group in groups for element in group)
-
-
 def test_first_paint_shows_four_curves_with_their_crossovers() -> None:
-    app = opened()
+    app = opened("rooflines")
     assert not app.exception
     shown = panels(app)
     names = ("data_parallel", "tensor_parallel", "expert_parallel", "pipeline_parallel")
@@ -64,7 +31,7 @@ def test_first_paint_shows_four_curves_with_their_crossovers() -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_says_what_the_library_says(name: str) -> None:
-    app = opened(strategy=rooflines.short_title(name), model="mixtral-8x7b")
+    app = opened("rooflines", strategy=rooflines.short_title(name), model="mixtral-8x7b")
     assert not app.exception
     assert not app.error
     verdicts = [*app.success, *app.warning]
@@ -75,6 +42,7 @@ def test_every_strategy_says_what_the_library_says(name: str) -> None:
 
 def test_a_degree_gives_the_numbers_of_the_formula() -> None:
     app = opened(
+        "rooflines",
         strategy="Data parallel",
         data_parallel_degree="256",
         data_parallel_form="rough",
@@ -109,19 +77,19 @@ def test_a_degree_gives_the_numbers_of_the_formula() -> None:
     ],
 )
 def test_a_bad_address_is_told_and_the_default_shown(key: str, value: str) -> None:
-    app = opened(**{key: value})
+    app = opened("rooflines", **{key: value})
     assert not app.exception
     assert any(f"{key}={value}" in warning.value for warning in app.warning)
 
 
 def test_a_batch_of_any_size_can_be_asked_for() -> None:
-    app = opened(tokens="62914560")
+    app = opened("rooflines", tokens="62914560")
     assert not app.warning
-    assert "62.9 M tokens" in texts(app)
+    assert "62.9 M tokens" in said(app)
 
 
 def test_gpus_that_fill_no_whole_nodes_are_refused_with_the_nearest_as_buttons() -> None:
-    app = opened(gpus="100")
+    app = opened("rooflines", gpus="100")
     assert not app.exception
     assert "the nearest numbers are 96 and 104" in app.error[0].value
     app.button[1].click().run()
@@ -132,7 +100,7 @@ def test_gpus_that_fill_no_whole_nodes_are_refused_with_the_nearest_as_buttons()
 @pytest.mark.parametrize("gpus", ["1", "8", "16384"])
 def test_any_size_of_cluster_draws(gpus: str) -> None:
     for strategy in ("Overview", "Tensor parallel", "FSDP + TP", "Pipeline parallel"):
-        app = opened(gpus=gpus, strategy=strategy)
+        app = opened("rooflines", gpus=gpus, strategy=strategy)
         assert not app.exception
         assert not app.error
 
@@ -140,13 +108,14 @@ def test_any_size_of_cluster_draws(gpus: str) -> None:
 @pytest.mark.parametrize("cluster", hardware_profiles.clusters())
 def test_every_cluster_draws_at_peak_and_achievable(cluster: str) -> None:
     for rates in ("peak", "achievable"):
-        app = opened(cluster=cluster, rates=rates)
+        app = opened("rooflines", cluster=cluster, rates=rates)
         assert not app.exception
         assert not app.error
 
 
 def test_a_model_of_ones_own() -> None:
     app = opened(
+        "rooflines",
         model="custom",
         experts="8",
         top_k="2",
@@ -161,7 +130,7 @@ def test_a_model_of_ones_own() -> None:
 
 
 def test_achievable_rates_are_slower_and_named() -> None:
-    assert "achievable by h100" in texts(opened(rates="achievable"))
+    assert "achievable by h100" in said(opened("rooflines", rates="achievable"))
 
 
 LLAMA = json.dumps(
@@ -177,7 +146,7 @@ LLAMA = json.dumps(
 
 
 def test_a_hugging_face_config_becomes_a_model_of_ones_own() -> None:
-    app = opened()
+    app = opened("rooflines")
     app.text_area(key="config_text").set_value(LLAMA).run()
     next(button for button in app.button if button.label == "Use this model").click().run()
     assert not app.exception
@@ -194,7 +163,7 @@ def test_a_hugging_face_config_becomes_a_model_of_ones_own() -> None:
     ],
 )
 def test_a_bad_config_is_told_and_changes_nothing(config: str, said: str) -> None:
-    app = opened()
+    app = opened("rooflines")
     app.text_area(key="config_text").set_value(config).run()
     next(button for button in app.button if button.label == "Use this model").click().run()
     assert not app.exception

@@ -19,6 +19,7 @@ from dashboard import validate_data as data
 from dashboard import validate_figures as figures
 from dashboard import validate_runs as runs
 from hardware_profiles.errors import ProfileError
+from tests.pages import said
 
 APP = str(Path(__file__).parent.parent / "app.py")
 SAMPLE = Path(__file__).parent / "data" / "validation-2-ranks.jsonl"
@@ -39,12 +40,6 @@ def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
     app = AppTest.from_file(APP, default_timeout=90)
     app.run()
     return app.switch_page("dashboard/pages/validate.py").run()
-
-
-def said(app: AppTest) -> str:
-    groups = (app.markdown, app.caption, app.warning, app.error, app.info)
-    words = [element.value for group in groups for element in group]
-    return "\n".join([*words, *(element.proto.body for element in app.get("html"))])
 
 
 def test_before_anything_is_measured(app: AppTest) -> None:

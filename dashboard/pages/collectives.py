@@ -9,6 +9,7 @@ from dashboard import collectives_figures as figures
 from dashboard import collectives_views as views
 from dashboard import live_chart, parts, state
 from dashboard.collectives_controls import (
+    SOURCES,
     choice,
     fits,
     form,
@@ -16,7 +17,6 @@ from dashboard.collectives_controls import (
     latency,
     message_size,
     put,
-    sources,
 )
 from dashboard.plain_table import table_html
 from roofline import collectives, groups, nccl_log
@@ -82,7 +82,7 @@ def sweep(scenario: state.Scenario) -> None:
         measured = measurements(setting)
     with answer:
         at_size(setting, ops, measured, by_level)
-    sources(collectives, groups)
+    parts.sources(SOURCES, collectives, groups)
 
 
 def in_words(setting: figures.Setting) -> None:

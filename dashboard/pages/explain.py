@@ -136,16 +136,6 @@ def tables(found: Explained) -> None:
     )
 
 
-def sources() -> None:
-    """The text of the modules that the numbers come from."""
-    box = st.expander("Formulas and sources", icon=":material/function:", on_change="rerun",
-                      key="explain-sources")  # fmt: skip
-    if box.open:
-        with box:
-            for module in SOURCES:
-                st.code(module.__doc__, language=None)
-
-
 def main() -> None:
     """Draw the page."""
     scenario = state.current()
@@ -161,7 +151,7 @@ def main() -> None:
         return
     views.basis(scenario)
     body(scenario)
-    sources()
+    parts.sources("Formulas and sources", *SOURCES, key="explain-sources")
 
 
 main()

@@ -276,9 +276,7 @@ def main() -> None:
     st.markdown(scenario.line())
     examples()
     body(scenario)
-    with st.expander("How ranks are placed, and sources", icon=":material/function:"):
-        st.code(placement.__doc__, language=None)
-        st.code(groups.__doc__, language=None)
+    parts.sources("How ranks are placed, and sources", placement, groups)
 
 
 main()

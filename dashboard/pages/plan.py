@@ -6,7 +6,15 @@ import time
 
 import streamlit as st
 
-from dashboard import explain_views, plan_compare, plan_controls, plan_data, plan_refused, state
+from dashboard import (
+    explain_views,
+    parts,
+    plan_compare,
+    plan_controls,
+    plan_data,
+    plan_refused,
+    state,
+)
 from dashboard import plan_views as views
 from dashboard.custom_model import assumed, transformer
 from dashboard.plan_data import Asked, Chosen
@@ -71,16 +79,6 @@ def answer(found: Plan, asked: Asked, best: Chosen) -> None:
     explain_views.where_time_goes(best.numbers, "plan")
 
 
-def sources() -> None:
-    """The text of the modules that the search comes from."""
-    box = st.expander("How it searches, and sources", icon=":material/function:", on_change="rerun",
-                      key="plan-sources")  # fmt: skip
-    if box.open:
-        with box:
-            for module in SOURCES:
-                st.code(module.__doc__, language=None)
-
-
 def main() -> None:
     """Draw the page."""
     scenario = state.current()
@@ -108,7 +106,7 @@ def main() -> None:
     views.scaling(found, now or best)
     views.launch(now or best)
     plan_compare.compare(asked, best, now)
-    sources()
+    parts.sources("How it searches, and sources", *SOURCES, key="plan-sources")
 
 
 main()

@@ -85,12 +85,11 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
     for refused in found.refused:
         raise ValueError(f"{refused.name}: {refused.reason}")
     row = found.rows[0]
-    tokens = float(run["global_batch_size"]) * float(run["model"]["seq_len"])
-    rate = tokens / row.predicted / row.gpus
     beside = forecast(runs.job(run), row, fits(row.accelerator))
     if json:
-        output.as_json({**back.as_document(row), "tokens_per_s_per_gpu": rate, **_beside(beside)})
+        output.as_json({**back.as_document(row), **_beside(beside)})
         return
+    rate = beside.outcome.tokens_per_second_per_gpu
     output.say(f"{row.predicted:.4g} s a step, {rate:,.0f} tokens/s a GPU", style="bold")
     output.say(_said(beside))
     output.table(
@@ -109,9 +108,10 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
 
 def _beside(found: Forecast) -> dict[str, Any]:
     return {
-        "mfu": found.mfu,
-        "band_s": found.band,
-        "memory_bytes": found.memory,
+        "tokens_per_s_per_gpu": found.outcome.tokens_per_second_per_gpu,
+        "mfu": found.outcome.mfu,
+        "band_s": found.outcome.wide,
+        "memory_bytes": found.memory.total,
         "hbm_bytes": found.room,
         "fits": found.fits,
     }
@@ -120,12 +120,12 @@ def _beside(found: Forecast) -> dict[str, Any]:
 def _said(found: Forecast) -> str:
     """MFU, band and memory in a line."""
     band = "no band: these rates were held against no runs"
-    if found.band is not None:
-        low, high = found.band
+    if (wide := found.outcome.wide) is not None:
+        low, high = wide
         band = f"nine in ten runs left out of the fit within {low:.4g} to {high:.4g} s"
     fit = "" if found.fits else ": does not fit"
-    memory = f"memory {show(found.memory, 'B')} of {show(found.room, 'B')}{fit}"
-    return f"MFU {found.mfu:.1%}; {band}; {memory}"
+    memory = f"memory {show(float(found.memory.total), 'B')} of {show(found.room, 'B')}{fit}"
+    return f"MFU {found.outcome.mfu:.1%}; {band}; {memory}"
 
 
 def _place(refused: Refused) -> int:

@@ -56,7 +56,6 @@ SIZES = {
 WAYS = (("hand", 0), ("hand", 1), ("hand", 2), ("hand", 3), ("fsdp2", 3))
 MICROBATCHES = 2
 AHEAD = 2  # buffers of weights, and of gradients, that are made anew for every layer
-OPS = {"gather": "all-gather", "scatter": "reduce-scatter", "reduce": "all-reduce"}
 
 
 def cases(setting: Setting) -> Iterator[Case]:
@@ -138,9 +137,9 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
         phase="step",
     )
     calls = Counter(op.kind for op in ops if op.layer == 0)
-    sent = dict.fromkeys(OPS, 0.0)  # in one collective [B]
+    sent = dict.fromkeys(plans.COLLECTIVE, 0.0)  # in one collective [B]
     for term in bound.comms:
-        kind = next(kind for kind, name in OPS.items() if term.name.endswith(name))
+        kind = next(kind for kind, name in plans.COLLECTIVE.items() if term.name.endswith(name))
         sent[kind] += float(term.nbytes or 0.0) / calls[kind]
     times = Times.of(profile, widths, case["dtype"])
     owned = case["layers"] * widths.numbers / (case.size if case["zero"] else 1)
@@ -149,7 +148,7 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     if case["zero"] >= 2 and case["by"] == "hand":  # shards of the micro-batches are added up
         more = case["microbatches"] - 1
         taken["update"] += more * streamed(profile, owned, 2, 1, BYTES[case["dtype"]])
-    for kind, name in OPS.items():
+    for kind, name in plans.COLLECTIVE.items():
         taken[kind] = profile.collective(name, sent[kind], case.group) if sent[kind] else 0.0
     flops = float(case["layers"] * (work.forward_flops + work.backward_flops)) / case.size
     math = plans.alone(ops, lambda op: taken[op.kind], talks=False)
@@ -250,7 +249,7 @@ class Replica:
         if self.n == 1:
             into.copy_(given)
             return None
-        return tensor_call(OPS[op.kind])(into, given, group=self.group, async_op=True)
+        return tensor_call(plans.COLLECTIVE[op.kind])(into, given, group=self.group, async_op=True)
 
     def step(self, *, math: bool = True, comms: bool = True) -> None:
         """All of it, or a part."""

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from roofline.dag import Graph, critical_path
 
+COLLECTIVE = {"gather": "all-gather", "scatter": "reduce-scatter", "reduce": "all-reduce"}  # of ops
+
 
 class Op(NamedTuple):
     """One pass or one collective."""

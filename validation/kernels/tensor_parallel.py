@@ -50,7 +50,6 @@ SIZES = {
     ),
 }
 MOST = 64  # ranks; beyond them slices are thinner than any that is used
-OPS = {"gather": "all-gather", "scatter": "reduce-scatter", "reduce": "all-reduce"}
 
 
 def cases(setting: Setting) -> Iterator[Case]:
@@ -127,7 +126,7 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     taken = {"forward": times.forward, "backward": times.backward, "weight": times.weight}
     taken["update"] = update_seconds(profile, case["layers"] * widths.numbers, case["dtype"])
     sent = {}
-    for kind, name in OPS.items():
+    for kind, name in plans.COLLECTIVE.items():
         terms = [term for term in bound.comms if term.name.endswith(name)]
         # An all-reduce is counted there as the all-gathers that it is worth.
         whole = find(name).passes * max(1, len(terms))
@@ -216,7 +215,7 @@ class Slice:
             into, given = self.gathered[op.out][op.layer], self.rests(op)
         else:
             into, given = self.reduced[op.out][op.layer], self.partial
-        return tensor_call(OPS[op.kind])(into, given, group=self.group, async_op=True)
+        return tensor_call(plans.COLLECTIVE[op.kind])(into, given, group=self.group, async_op=True)
 
     def rests(self, op: Op) -> torch.Tensor:
         """This rank's part of the sequence, that the next pass needs all of."""
