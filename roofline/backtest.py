@@ -48,6 +48,8 @@ Member = tuple[str, Run, runs.Job]  # with the name that a refusal is listed und
 ATTENTION = "bf16"  # whose rate attention and the head are counted at, whatever the precision
 WRONG = (ValueError, ArithmeticError)  # sizes that no double holds are the second
 
+UNHELD = "rates of"  # what the line begins with that says whose rates were held against no run
+
 Fits = Callable[[str], StepFit | None]  # accelerator → what its calibration says, if anything
 
 
@@ -71,6 +73,11 @@ class Row:
     framework: str
     run: Run  # as it was stated
     baseline_of: str = ""  # the published runs whose utilisation the baseline takes
+
+    @property
+    def held(self) -> bool:
+        """Whether the rates of its GPU were held against runs."""
+        return not any(line.startswith(UNHELD) for line in self.assumed)
 
     @property
     def error(self) -> float | None:
@@ -128,9 +135,9 @@ def backtest(named: Iterable[tuple[str, Run]], fits: Fits = shipped) -> Backtest
 def _rates(accelerator: str, fit: StepFit | None) -> tuple[str, ...]:
     """What is assumed where rates were not held against runs of this GPU."""
     if fit is None:
-        return (f"rates of {accelerator} are the datasheet's peaks, held against no run",)
+        return (f"{UNHELD} {accelerator} are the datasheet's peaks, held against no run",)
     if fit.accuracy is None:
-        return (f"rates of {accelerator}: its calibration was held against no run left out of it",)
+        return (f"{UNHELD} {accelerator}: its calibration was held against no run left out of it",)
     return ()
 
 

@@ -48,7 +48,7 @@ def parse(text: str) -> tuple[list[tuple[str, Run]], list[Refused]]:
             found.append((f"line {i} ({str(run.get('id'))[:80]})", run))
         else:
             refused.append(Refused(f"line {i}", f"is no object: {line.strip()[:60]!r}"))
-    if not found:
+    if not found or text.lstrip().startswith("["):
         _whole(text)
     return found, refused
 
@@ -88,7 +88,7 @@ def _whole(text: str) -> None:
     if isinstance(document, list):
         mend = f"; `jq -c '.[]'` writes its {len(document)} elements so" if document else ""
         raise NoRuns(f"is one JSON list; {allowed}{mend}")
-    if isinstance(document, dict):
+    if isinstance(document, dict) and "\n" in text.strip():
         raise NoRuns(
             "is one JSON object over several lines; "
             f"{allowed}; `python -m roofline predict` takes a single run as it is"

@@ -57,15 +57,15 @@ SCHEDULES = (
     | dict.fromkeys((INTERLEAVED, "interleaved1f1b", "1f1b-i", "interleaved"), INTERLEAVED)
 )
 RUN = {
-    "id": Field("any", "the file's name or line"),
+    "id": Field("any", "run"),
     "framework": Field("text", "by the words of source and notes, else unknown"),
     "source": Field("text"),
     "notes": Field("text"),
-    "year": Field("whole", "2024", 2012, 2100),
+    "year": Field("whole", "2024, but of Megatron-LM on GPUs before the H100 2022", 2012, 2100),
     "model": Field("object", needed=True),
     "gpu": Field("text", needed=True),
     "n_gpus": Field("whole", needed=True),
-    "gpus_per_node": Field("whole", "as the NVLink domain"),
+    "gpus_per_node": Field("whole", "tp or more, and 8 in an NVLink domain"),
     "precision": Field(
         "choice", "bf16", choices=_of(*PRECISIONS, bfloat16="bf16", float16="fp16", float8="fp8")
     ),

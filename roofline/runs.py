@@ -56,6 +56,8 @@ def job(run: Run) -> Job:
     sizes = model(read)
     precision = read.text("precision", "bf16")
     layout = _layout(read, sizes, row, gpu)
+    amp = read.text("precision_detail", "", forced=True).startswith("amp")
+    read.whole("year", 2024, forced=not amp)  # Composer's AMP gathers and reduces otherwise since
     read.assume(untold)
     read.assume(told)
     read.assume(f"habits of {row.name}, among them attention: {list(FLASH)[int(layout.attention)]}")
@@ -145,6 +147,8 @@ def _layout(read: Reading, sizes: Transformer, row: Framework, gpu: str) -> Layo
         recompute_share=share,
         **_habits(run, sizes, row, chunks),
     )
+    if read.stated("gpus_per_node") is None and tp > 1 and layout.tp_overlap == OVERLAP["fine"]:
+        read.assume(f"gpus_per_node = {tp} or more")
     check(layout, sizes)
     agree(read, layout, sizes)
     return _fitted(read, sizes, layout, gpu) if fitted else layout

@@ -177,11 +177,13 @@ def _text(file: Path, what: str) -> str:
 def _beside(file: Path) -> str:
     """The files most like it in its folder, as the end of a sentence."""
     try:
-        names = [each.name for each in file.parent.iterdir() if each.suffix == file.suffix]
+        alike = {each.stem: each.name for each in file.parent.glob(f"*{file.suffix}")}
     except OSError:
         return ""
-    near = nearest(file.name, names)
-    return f"; {near}" if names and not near.startswith("allowed") else ""
+    near = nearest(file.stem, alike)
+    if near.startswith("allowed"):
+        return ""
+    return "; " + ", ".join(f"{name}{file.suffix}" for name in near.split(", "))
 
 
 def _one(text: str, file: Path) -> Run:
@@ -235,11 +237,12 @@ def _tell(result: Backtest, rows: Sequence[Row], names: list[str], in_sample: bo
         output.table(*tables.summary_table(found), title=title + seen)
         if not in_sample:
             output.say("Baseline: one utilisation per GPU and precision, of the runs that we ship")
-        _tell_baselines(rows)
         _tell_left_out(found, rows)
         if found.rankings:
             output.table(*tables.ranking_table(found.rankings), title="Ranks within sweeps")
         _tell_worst(rows)
+    if not in_sample:
+        _tell_strangers(result.rows)
     _tell_counts(result, rows)
 
 
@@ -251,10 +254,12 @@ def _tell_left_out(found: evidence.Summary, rows: Sequence[Row]) -> None:
         output.table(*tables.left_out_table(here), title=title)
 
 
-def _tell_baselines(rows: Sequence[Row]) -> None:
-    """Where no published run ran as these did."""
+def _tell_strangers(rows: Sequence[Row]) -> None:
+    """Which rows no published run is like: by their baseline, and by their rates."""
     for words in sorted({row.baseline_of for row in rows if ":" in row.baseline_of}):
         output.say(f"baseline of {words}")
+    if names := sorted({row.accelerator for row in rows if not row.held}):
+        output.say(f"Rates that were held against no run: {', '.join(names)}")
 
 
 def _tell_counts(result: Backtest, rows: Sequence[Row]) -> None:
