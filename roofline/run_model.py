@@ -10,7 +10,14 @@ from roofline.run_fields import Reading, RunError, refused
 OF_EXPERTS = ("top_k", "moe_ffn_hidden", "shared_experts", "moe_layers", "dense_layers")
 
 # What a run calls a size, where ``Transformer`` has another name.
-OURS = {"d_model": "hidden", "d_ff": "ffn_hidden", "per_token": "top_k", "count": "experts"}
+OURS = {
+    "d_model": "hidden",
+    "d_ff": "ffn_hidden",
+    "per_token": "top_k",
+    "count": "experts",
+    "shared_d_ff": "shared_experts",
+    "first": "dense_layers",
+}
 
 
 def model(read: Reading) -> Transformer:

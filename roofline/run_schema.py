@@ -43,8 +43,8 @@ def _size(null: str = "", least: int = 1, needed: bool = False) -> Field:
 
 INTERLEAVED = "interleaved 1f1b"
 FSDP = (
-    r"none.*|((pytorch|torch|megatron|composer)[- ])?(fsdp[12]?|hsdp)"
-    r"( (full_shard|shard_grad_op))?( ?\(dp_shard=\d+\))?"
+    r"none.*|((pytorch|torch|megatron|composer)[- ])?"
+    r"(fsdp[12]?( (full_shard|shard_grad_op))?( ?\(dp_shard=\d+\))?|hsdp ?\(dp_shard=\d+\))"
     r"|jax[- ]fsdp( \(\d+-way\)| shard=\d+)?( (x|\+) dp( \d+)?)?"
 )
 WINDOW = (
@@ -70,7 +70,7 @@ RUN = {
         "choice", "bf16", choices=_of(*PRECISIONS, bfloat16="bf16", float16="fp16", float8="fp8")
     ),
     "precision_detail": Field("text", HABIT),
-    "tp": Field("whole", "1"),
+    "tp": Field("whole", "1", most=65_536),
     "pp": Field("whole", "1"),
     "cp": Field("whole", "1"),
     "ep": Field("whole", "1"),
@@ -84,7 +84,7 @@ RUN = {
         "no FSDP",
         pattern=FSDP,
         like="pytorch-fsdp FULL_SHARD, pytorch-fsdp SHARD_GRAD_OP, FSDP2 (dp_shard=32), "
-        "megatron-fsdp, jax-fsdp, none",
+        "HSDP (dp_shard=8), megatron-fsdp, jax-fsdp, none",
     ),
     "micro_batch_size": Field("whole", "by grad_accum_steps, else 1"),
     "global_batch_size": Field("whole", needed=True),

@@ -173,6 +173,7 @@ class TestFields:
             ("precision", "bf61", "precision: 'bf61' is not one; the nearest"),
             ("extra.pp_schedule", "gpip", "'gpip' is not one; the nearest are gpipe"),
             ("fsdp", "FULLY_SHARDED", "fsdp: 'FULLY_SHARDED' is refused; allowed: as in pytorch"),
+            ("fsdp", "HSDP", "HSDP (dp_shard=8)"),
             ("fsdp", True, "fsdp: True is refused; allowed: as in pytorch-fsdp FULL_SHARD"),
             ("zero_stage", 4, "zero_stage: 4 is refused; allowed: 0 to 3"),
             ("network.nvlink_domain_gpus", 0, "nvlink_domain_gpus: 0 is refused; allowed: 1"),
