@@ -146,7 +146,7 @@ def shard(run: Run) -> float:
     for key in ("fsdp_shard", "zero1_group"):
         if (extra.get(key) or 0) > 0:
             return float(extra[key])
-    stated = str(run.get("fsdp") or "").partition("dp_shard")[2]
+    stated = str(run.get("fsdp") or "").lower().partition("dp_shard")[2]
     digits = "".join(c if c.isdigit() else " " for c in stated).split()
     return float(digits[0]) if digits else 0.0
 

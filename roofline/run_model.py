@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roofline.model import Experts, Latent, Transformer, Window
+from roofline.model import LARGEST, Experts, Latent, Transformer, Window
 from roofline.run_fields import Reading, RunError, refused
 
 OF_EXPERTS = ("top_k", "moe_ffn_hidden", "shared_experts", "moe_layers", "dense_layers")
@@ -27,7 +27,7 @@ def model(read: Reading) -> Transformer:
         RunError: sizes that do not go together.
     """
     hidden, heads = read.whole("model.hidden"), read.whole("model.heads")
-    latent = _latent(read)
+    latent, tp = _latent(read), read.whole("tp", forced=read.whole("n_gpus") == 1)
     gated = read.flag("model.gated_mlp", False)
     all_experts = bool(read.stated("model.experts") and not read.stated("model.dense_layers"))
     own = all_experts and read.stated("model.moe_ffn_hidden") is not None
@@ -41,7 +41,7 @@ def model(read: Reading) -> Transformer:
             kv_heads=heads if latent else read.whole("model.kv_heads", heads),
             head_dim=read.whole("model.head_dim", max(1, hidden // heads), forced=bool(latent)),
             vocab=read.whole("model.vocab"),
-            vocab_multiple=128 * read.whole("tp", forced=read.whole("n_gpus") == 1),
+            vocab_multiple=min(LARGEST, 128 * tp),
             gated=gated,
             tied=read.flag("model.tied_embeddings", not gated),
             norm="rmsnorm" if gated else "layernorm",

@@ -70,7 +70,7 @@ RUN = {
         "choice", "bf16", choices=_of(*PRECISIONS, bfloat16="bf16", float16="fp16", float8="fp8")
     ),
     "precision_detail": Field("text", HABIT),
-    "tp": Field("whole", "1", most=65_536),
+    "tp": Field("whole", "1"),
     "pp": Field("whole", "1"),
     "cp": Field("whole", "1"),
     "ep": Field("whole", "1"),

@@ -214,6 +214,13 @@ class TestFields:
         with pytest.raises(AssertionError, match=re.escape(message).replace(r"\.\*", ".*")):
             raise AssertionError(refusal(FEW | change))
 
+    def test_shards_of_fsdp(self) -> None:
+        """FSDP2 over 4 of 8 ranks; over 5 it cannot be."""
+        assert runs.job(FEW | {"fsdp": "FSDP2 (dp_shard=4)"}).layout.shard == 4
+        assert runs.job(FEW | {"fsdp": "hsdp (DP_SHARD=4)"}).layout.zero == 3
+        assert runs.job(FEW | {"fsdp": "hsdp (DP_SHARD=4)"}).layout.shard == 4
+        assert refusal(FEW | {"fsdp": "FSDP2 (dp_shard=5)"}).startswith("fsdp: 5 is refused")
+
     def test_micro_batch_follows_from_accumulation(self) -> None:
         """32 sequences on 8 replicas in 2 steps: 2 each."""
         job = runs.job(FEW | {"grad_accum_steps": 2})
