@@ -1,8 +1,9 @@
 """Values of a run: read with their type, or refused with field, value and what is allowed.
 
 ``checked`` holds a run to ``roofline.run_schema``: after it every value is of its kind, in its range
-and spelt as meant, and null is as absent. ``Reading`` hands the values out, and is the one place
-where a default is taken: what is not stated and not forced is listed as assumed.
+and spelt as meant, and null is as absent. A name that looks like a slip for a field the run lacks is
+refused; any other that is not in the schema is listed as not read. ``Reading`` hands the values out,
+and is the one place where a default is taken: what is not stated and not forced is listed as assumed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MEANT = {
     "no": "false",
     "off": "false",
 }
-MISSPELT = 0.9  # likeness above which a free name is taken for a field that is read
+SLIP = 0.7  # likeness to a field that the run lacks above which a name is taken for a slip
+SAME = 0.6  # likeness to a choice above which a word is
 
 
 class RunError(ValueError):
@@ -64,43 +66,71 @@ def mapping(run: Run, key: str) -> Mapping[str, Any]:
     return value
 
 
-def checked(run: Run) -> Run:
+def checked(run: Run, unread: list[str] | None = None) -> Run:
     """The run with every value as ``run_schema`` has it, and without what is null.
 
+    Args:
+        unread: gets a line for each name and each choice of ``extra`` that means nothing here.
+
     Raises:
-        RunError: a field that there is not, or a value of the wrong type or out of range.
+        RunError: a name that looks like a slip, a value of the wrong type or out of range.
     """
-    return _section(run, "")
+    return _section(run, "", [] if unread is None else unread)
 
 
-def _section(values: Run, at: str) -> Run:
+def _section(values: Run, at: str, unread: list[str]) -> Run:
     table, found = SECTIONS[at], {}
     place = f"{at}." if at else ""
     for key, value in values.items():
+        inner = f"{place}{key}"
         if key not in table:
-            _unknown(at, key, value)
+            _unknown(at, key, values, unread)
             found[key] = value
-        elif value is not None and (inner := f"{place}{key}") in SECTIONS:
-            found[key] = _section(mapping({inner: value}, inner), inner)
+        elif value is not None and inner in SECTIONS:
+            found[key] = _section(mapping({inner: value}, inner), inner, unread)
         elif value is not None:
-            found[key] = READERS[table[key].kind](inner, value, table[key])
+            known = _known(inner, value, table[key], unread) if at in FREE else value
+            if known is not None:
+                found[key] = READERS[table[key].kind](inner, known, table[key])
     for key, each in table.items():
         if each.needed and key not in found:
             raise RunError(f"{place}{key}: missing, and there is no default")
     return found
 
 
-def _unknown(at: str, key: str, value: Any) -> None:
-    """Pass where any name may stand, unless it is all but that of a field."""
-    known = SECTIONS[at]
-    if at in FREE:
-        meant = difflib.get_close_matches(key, [*known, *BESIDE], 1, MISSPELT)
-        if not meant or key in BESIDE:
-            return
-    place = f"{at}." if at else ""
-    near = next((path for path in _paths() if path.rpartition(".")[2] == key.lower()), "")
-    told = f"the nearest is {near}" if near else nearest(key, known)
-    raise RunError(f"{place}{key[:60]}: {shown(value)} is refused; there is no such field; {told}")
+def _unknown(at: str, key: str, values: Run, unread: list[str]) -> None:
+    """List a name that nobody reads; refuse one that looks like a slip."""
+    table, place = SECTIONS[at], f"{at}." if at else ""
+    elsewhere = [path for path in _paths() if path.rpartition(".")[2] == key.lower()]
+    meant = difflib.get_close_matches(key.lower(), [*table, *BESIDE], 1, SLIP)
+    if elsewhere and at not in FREE:
+        told = f"the nearest is {elsewhere[0]}"
+    elif meant and meant[0] not in BESIDE and values.get(meant[0]) is None:
+        told = nearest(key, table)
+    else:
+        if at not in FREE:
+            unread.append(f"{place}{key[:60]} is not a field: not read")
+        return
+    raise RunError(
+        f"{place}{key[:60]}: {shown(values[key])} is refused; there is no such field; {told}"
+    )
+
+
+def _known(path: str, value: Any, of: Field, unread: list[str]) -> Any:
+    """The value without words that are like no choice: those are of a newer release, and listed."""
+    if of.kind not in ("choice", "choices"):
+        return value
+    words = value if isinstance(value, list) else [value]
+    strange = [
+        word
+        for word in words
+        if isinstance(word, str)
+        and not difflib.get_close_matches(word.lower(), of.choices, 1, SAME)
+    ]
+    unread += [f"{path}: {shown(word)} is not known, not read" for word in strange]
+    if strange == words and words:
+        return None
+    return [word for word in words if word not in strange] if strange else value
 
 
 def _paths() -> Iterator[str]:

@@ -66,17 +66,19 @@ def _window(read: Reading) -> Window | None:
     if not words:
         return None
     size, *layers = (int(digits) for digits in re.findall(r"\d+", words.partition("(")[0]))
-    if size < 1:
-        raise refused("model.attn_window", words, "windows of 1 token and more")
-    if not words.startswith("chunked"):
-        return Window(size, full_every=2 if "every other" in words else 0)
-    local, of = layers
-    if size >= read.whole("model.seq_len"):
+    if size < 1 or len(layers) not in (0, 2):
+        raise refused("model.attn_window", words, "windows of 1 token and more, on so many of n")
+    chunked = words.startswith("chunked")
+    if chunked and size >= read.whole("model.seq_len"):
         return None
-    whole = of - local
-    if whole < 0 or (whole and of % whole):
-        raise refused("model.attn_window", words, "so many of n layers that one in k is left")
-    return Window(size, full_every=of // whole if whole else 0, chunked=True)
+    every = 2 if "every other" in words else 0  # one in so many layers sees the whole sequence
+    if layers:
+        local, of = layers
+        whole = of - local
+        if whole < 0 or (whole and of % whole):
+            raise refused("model.attn_window", words, "so many of n layers that one in k is left")
+        every = of // whole if whole else 0
+    return Window(size, full_every=every, chunked=chunked)
 
 
 def _latent(read: Reading) -> Latent | None:

@@ -8,6 +8,7 @@ step time, tokens per second, or FLOP/s by one of the conventions of ``model_flo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,8 @@ from roofline.run_model import model
 from roofline.run_schema import INTERLEAVED
 
 __all__ = ["Job", "Run", "RunError", "accelerator", "job", "measured"]
+
+NODE = 8  # GPUs of one, where nothing is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ def job(run: Run) -> Job:
     Raises:
         RunError: a field that is unknown, missing, of the wrong type, or impossible.
     """
-    read = Reading(checked(run))
+    unread: list[str] = []
+    read = Reading(checked(run, unread), unread)
     row, told = frameworks.named(read.run)
     gpu, untold = gpu_named(read.text("gpu", ""))
     sizes = model(read)
@@ -139,7 +143,7 @@ def _layout(read: Reading, sizes: Transformer, row: Framework, gpu: str) -> Layo
         sequence=read.whole("model.seq_len"),
         sequence_parallel=_sequence_parallel(read, row, tp),
         zero=_zero(read),
-        shard=_shard(read),
+        shard=_shard(read, gpus / (tp * pp)),
         reshard=float("SHARD_GRAD_OP" not in _fsdp(read)),
         schedule=_schedule(read),
         even=_even(str(run.get("notes") or ""), sizes, pp * chunks),
@@ -183,11 +187,14 @@ def _zero(read: Reading) -> int:
     return 3 if name else stage
 
 
-def _shard(read: Reading) -> float:
+def _shard(read: Reading, replicas: float) -> float:
     """Ranks that states are sharded over; 0: all."""
-    found = frameworks.shard(read.run)
-    if not found and any(word in _fsdp(read) for word in ("-WAY", " SHARD=")):
-        read.assume("extra.fsdp_shard = all ranks: a number in the words of jax-fsdp is not read")
+    found, name = frameworks.shard(read.run), _fsdp(read)
+    if not found and name.startswith("HSDP"):
+        found = min(read.stated("gpus_per_node") or NODE, replicas)
+        read.assume(f"fsdp = HSDP (dp_shard={found:g}), the replicas of a node")
+    elif not found and re.search(r"\d", re.sub(r"FSDP[12]", "", name)):
+        read.assume("extra.fsdp_shard = all ranks: a number in the words of fsdp is not read")
     return found
 
 

@@ -107,14 +107,42 @@ class TestFields:
             ("model.tp", "tp"),
         ],
     )
-    def test_unknown_ones_are_refused_with_the_nearest(self, path: str, near: str) -> None:
-        said = refusal(changed(FEW, path, 512))
+    def test_slips_are_refused_with_the_nearest(self, path: str, near: str) -> None:
+        """A name like that of a field which the run lacks."""
+        place = path.rpartition(".")[0]
+        lacking = FEW if "." in near else changed(FEW, f"{place}.{near}".lstrip("."), None)
+        said = refusal(changed(lacking, path, 512))
         assert said.startswith(f"{path}: 512 is refused; there is no such field; the nearest")
         assert re.search(rf"\b{re.escape(near)}\b", said.partition("the nearest")[2])
 
     def test_every_published_field_is_known(self) -> None:
         for run in PUBLISHED:
-            assert checked(run)["id"] == run["id"]
+            unread: list[str] = []
+            assert checked(run, unread)["id"] == run["id"]
+            assert not unread
+
+    @pytest.mark.parametrize(
+        ("path", "value", "line"),
+        [
+            ("cluster_owner", "us", "cluster_owner is not a field: not read"),
+            ("model.licence", "MIT", "model.licence is not a field: not read"),
+            ("gobal_batch_size", 7, "gobal_batch_size is not a field: not read"),  # the right one is there
+            ("extra.moe_dispatcher", "pigeon", "extra.moe_dispatcher: 'pigeon' is not known, not read"),
+            ("extra.cuda_graph_scope", ["dance"], "extra.cuda_graph_scope: 'dance' is not known, not read"),
+        ],
+    )  # fmt: skip
+    def test_what_nobody_reads_is_listed(self, path: str, value: Any, line: str) -> None:
+        assert line in assumed(changed(FEW, path, value))
+        assert runs.job(changed(FEW, path, value)).layout == runs.job(FEW).layout
+
+    def test_known_words_among_new_ones_count(self) -> None:
+        run = changed(FEW, "recompute", "selective")
+        words = changed(run, "extra.recompute_modules", ["mlp", "dance"])
+        assert (
+            runs.job(words).layout
+            == runs.job(changed(run, "extra.recompute_modules", ["mlp"])).layout
+        )
+        assert "extra.recompute_modules: 'dance' is not known, not read" in assumed(words)
 
     def test_extra_holds_what_it_likes(self) -> None:
         run = changed(FEW, "extra", {"my_note": [1], "compile": True} | dict.fromkeys(BESIDE))
@@ -138,6 +166,9 @@ class TestFields:
     def test_choices_are_choices(self, path: str, value: Any) -> None:
         if path == "model.attn_window" and value == 7:
             return  # a window of seven tokens
+        if path in paths("choice", "choices") and path.startswith("extra.") and value == "perhaps":
+            assert f"{path}: 'perhaps' is not known, not read" in assumed(changed(RUN, path, value))
+            return  # a word of a newer release
         with pytest.raises(RunError, match=f"^{re.escape(path)}: .*(allowed|nearest)"):
             checked(changed(RUN, path, value))
 
@@ -173,7 +204,6 @@ class TestFields:
             ("precision", "bf61", "precision: 'bf61' is not one; the nearest"),
             ("extra.pp_schedule", "gpip", "'gpip' is not one; the nearest are gpipe"),
             ("fsdp", "FULLY_SHARDED", "fsdp: 'FULLY_SHARDED' is refused; allowed: as in pytorch"),
-            ("fsdp", "HSDP", "HSDP (dp_shard=8)"),
             ("fsdp", True, "fsdp: True is refused; allowed: as in pytorch-fsdp FULL_SHARD"),
             ("zero_stage", 4, "zero_stage: 4 is refused; allowed: 0 to 3"),
             ("network.nvlink_domain_gpus", 0, "nvlink_domain_gpus: 0 is refused; allowed: 1"),
@@ -220,6 +250,10 @@ class TestFields:
         assert runs.job(FEW | {"fsdp": "hsdp (DP_SHARD=4)"}).layout.zero == 3
         assert runs.job(FEW | {"fsdp": "hsdp (DP_SHARD=4)"}).layout.shard == 4
         assert refusal(FEW | {"fsdp": "FSDP2 (dp_shard=5)"}).startswith("fsdp: 5 is refused")
+        assert runs.job(FEW | {"n_gpus": 16, "gpus_per_node": 4, "fsdp": "HSDP"}).layout.shard == 4
+        assert "fsdp = HSDP (dp_shard=8), the replicas of a node" in assumed(FEW | {"fsdp": "HSDP"})
+        assert runs.job(FEW | {"fsdp": "my FSDP over 4"}).layout.shard == 0
+        assert any("is not read" in line for line in assumed(FEW | {"fsdp": "my FSDP over 4"}))
 
     def test_micro_batch_follows_from_accumulation(self) -> None:
         """32 sequences on 8 replicas in 2 steps: 2 each."""
