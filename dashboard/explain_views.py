@@ -48,8 +48,8 @@ def hero(found: Predicted) -> None:
             band = f"± {share(float(np.asarray(near.high)) - seconds, seconds)} typically"
         _card("Step time", show(seconds, "s"), band, brought.sentence())
         _card("MFU", _percent(brought.mfu), f"HFU {_percent(brought.hfu)}",
-              f"{CONVENTIONS[brought.convention].title}, over {show(float(brought.peak), 'FLOP/s')} "
-              f"{brought.dtype} of a GPU. HFU counts what recomputation runs again.")  # fmt: skip
+              f"{brought.counting()} Over {show(float(brought.peak), 'FLOP/s')} {brought.dtype} of "
+              "a GPU. HFU counts what recomputation runs again.")  # fmt: skip
         rate = float(np.asarray(brought.tokens_per_second_per_gpu))
         _card("Tokens/s a GPU", show(rate),
               f"{show(float(np.asarray(brought.flops_per_second_per_gpu)), 'FLOP/s')}",

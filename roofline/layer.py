@@ -119,7 +119,7 @@ def _projections(block: Block, model: Dims, layout: Layout, eager: Count) -> Non
         block.matmul(tokens * on, queries, rank, name="query up")
         block.matmul(tokens * on, model.kv_rank + model.rope_dim, h, name="key, value down")
         wide = a * (model.nope_dim + model.value_dim)
-        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up", joint=2.0)
+        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up")
         moved = on * tokens * a * (6.0 * model.head_dim + 4.0 * (model.nope_dim + model.value_dim))
         block.stream(moved, moved, 4.0 * on, name="rope")
 
