@@ -28,7 +28,7 @@ from roofline.calibrated import dtype_of
 from roofline.layout import RECOMPUTE, Layout
 from roofline.model_flops import CONVENTIONS, Operation
 from roofline.names import choose
-from roofline.training import Training
+from roofline.training import Training, held
 from roofline.units import DAY, Count, FlopPerSecond, Seconds
 
 HOUR = 3600.0
@@ -62,6 +62,7 @@ class Outcome:
     price: Count | None = None  # of one accelerator for an hour
     price_source: str = ""
     adapted: bool = False  # LoRA: most weights are frozen
+    basis: str = ""  # whose rates, and what they were held against
 
     @property
     def tokens_per_second(self) -> Count:
@@ -180,17 +181,7 @@ class Outcome:
 
     def sentence(self) -> str:
         """How far the step time may be off, and by which runs that is known."""
-        if self.error is None:
-            return (
-                "Nobody has held such predictions against measured runs: read the step time as a "
-                "bound at these rates, not as a forecast."
-            )
-        spread = self.error
-        median, p90 = (100 * np.expm1(x) for x in (spread.median, spread.p90))
-        return (
-            f"Of {spread.runs} published runs from sources left out of the fit, half were within "
-            f"{median:.3g} % of the prediction and nine in ten within {p90:.3g} %."
-        )
+        return self.basis or held(self.error)
 
 
 def outcome(
@@ -239,6 +230,7 @@ def outcome(
         cluster.price if price is None else price,
         cluster.price_source if price is None else "as given",
         job.recipe.adapted,
+        job.basis,
     )
 
 

@@ -134,3 +134,13 @@ class TestModels:
         )
         message = refused(f"{command} --gpus 64 --model /no/such/config.json")
         assert "--model: /no/such/config.json: cannot be read" in message
+
+
+@pytest.mark.parametrize("command", ["explain", "plan"])
+def test_where_nobody_has_calibrated_steps(command: str) -> None:
+    """At peak rates, said once; the machine's line does not call them achievable."""
+    said = run(f"{command} --cluster l40s-box --model llama-3-8b --tokens 64Ki").stdout
+    assert said.count("Nobody has calibrated whole steps of NVIDIA L40S") == 1
+    assert "peak rates" in said.splitlines()[0]
+    calibrated = run(f"{command} --gpus 8 --model llama-3-8b --tokens 64Ki").stdout
+    assert "Nobody has calibrated" not in calibrated

@@ -83,6 +83,13 @@ class TestTheAnswer:
         assert app.segmented_control(key="rates").value == "achievable"
         assert not app.exception
 
+    def test_where_nobody_has_calibrated_steps(self) -> None:
+        """Once, at the top; the line of the machine does not call its peaks achievable."""
+        app = opened("explain", cluster="l40s-box", model="llama-3-8b", rates="achievable")
+        assert said(app).count("Nobody has calibrated whole steps of NVIDIA L40S") == 1
+        assert "(peak)" in said(app)
+        assert "achievable by" not in said(app)
+
     def test_tables_name_operations_and_collectives(self) -> None:
         text = said(opened("explain", **JOB))
         for word in ("MLP down", "attention output", "all-gather", "reduce-scatter", "bubble"):

@@ -74,7 +74,7 @@ def asked(params: Mapping[str, Any]) -> Asked:
         ValueError: an unknown model, cluster or calibration, a file that cannot be read, a number
             of GPUs or tokens that cannot be.
     """
-    chosen = inputs.machine({**params, "gpus": None})
+    chosen = inputs.machine_of_steps({**params, "gpus": None})
     gpus = params["gpus"]
     gpus = chosen.profile.gpus if gpus is None else inputs.whole("--gpus", gpus)
     chosen = replace(chosen, cluster=holding(chosen.cluster, gpus))

@@ -69,7 +69,7 @@ def explain(
         roofline explain --model llama-3-70b --gpus 8 --tokens 64Ki --recipe qlora --lora-rank 16
         roofline explain --gpus 512 --tp 8 --measured 9.1
     """
-    chosen = inputs.machine(ctx.params)
+    chosen = inputs.machine_of_steps(ctx.params)
     job = _job(ctx.params, chosen)
     total = None if budget is None else inputs.count("--budget", budget)
     brought = outcome(job, budget=total, price=price)

@@ -233,6 +233,21 @@ def machine(params: Mapping[str, Any]) -> Chosen:
     return Chosen(cluster, profile, overlay)
 
 
+def machine_of_steps(params: Mapping[str, Any]) -> Chosen:
+    """The same for whole steps, which have calibrations of their own: at peak where there is none.
+
+    Raises:
+        ValueError: as ``machine``.
+    """
+    if params["rates"] == "achievable":
+        with naming("--cluster"):
+            chip = hw.cluster(params["cluster"]).accelerator.name
+        found = for_accelerator(chip)
+        if found is None or found.step is None:
+            return machine({**params, "rates": "peak"})
+    return machine(params)
+
+
 def _overlay(rates: str, profile: hw.Cluster) -> hw.Calibration | None:
     if rates == "peak":
         return None
