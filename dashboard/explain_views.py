@@ -17,6 +17,7 @@ from roofline.model_flops import CONVENTIONS
 from roofline.outcome import Outcome, outcome
 from roofline.suspects import Suspicion, suspects
 from roofline.training import ACHIEVABLE
+from roofline.training import basis as rates_basis
 from roofline.units import DAY, parse, show
 
 SHOWN = 10  # suspects
@@ -25,14 +26,15 @@ SETTINGS = ("budget", "price", "power", "convention")
 
 
 def basis(scenario: state.Scenario) -> None:
-    """At peak rates a step is a lower bound: say so, with the way to a forecast."""
-    known = state.overlay_of(scenario.profile.accelerator.name)
-    if scenario.overlay is not None or known is None or known.step is None:
+    """Where a step is no forecast: say so, with the way to one if there is any."""
+    if scenario.overlay is not None and scenario.overlay.step is not None:
         return
+    known = state.overlay_of(scenario.profile.accelerator.name)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        st.caption("Datasheet rates: what follows is a bound that no job reaches.", width="content")
-        st.button("Use achievable rates", on_click=state.choose_rates, args=(ACHIEVABLE,), type="tertiary",
-                  icon=":material/speed:")  # fmt: skip
+        st.caption(plain(rates_basis(scenario.profile, None)), width="content")
+        if known is not None and known.step is not None:
+            st.button("Use achievable rates", on_click=state.choose_rates, args=(ACHIEVABLE,),
+                      type="tertiary", icon=":material/speed:")  # fmt: skip
 
 
 def hero(found: Predicted) -> None:
@@ -48,8 +50,8 @@ def hero(found: Predicted) -> None:
             band = f"± {share(float(np.asarray(near.high)) - seconds, seconds)} typically"
         _card("Step time", show(seconds, "s"), band, brought.sentence())
         _card("MFU", _percent(brought.mfu), f"HFU {_percent(brought.hfu)}",
-              f"{CONVENTIONS[brought.convention].title}, over {show(float(brought.peak), 'FLOP/s')} "
-              f"{brought.dtype} of a GPU. HFU counts what recomputation runs again.")  # fmt: skip
+              f"{brought.counting()} Over {show(float(brought.peak), 'FLOP/s')} {brought.dtype} of "
+              "a GPU. HFU counts what recomputation runs again.")  # fmt: skip
         rate = float(np.asarray(brought.tokens_per_second_per_gpu))
         _card("Tokens/s a GPU", show(rate),
               f"{show(float(np.asarray(brought.flops_per_second_per_gpu)), 'FLOP/s')}",
@@ -65,7 +67,8 @@ def hero(found: Predicted) -> None:
             "stage. More tensor or pipeline parallelism, a higher ZeRO stage or recomputation help.",
             icon=":material/memory:",
         )
-    st.caption(f"{brought.sentence()} {_energy(brought)}")
+    held = brought.sentence() if found.job.fit is not None else ""  # else the top of the page says it
+    st.caption(f"{held} {_energy(brought)}")
 
 
 def where_time_goes(found: Predicted, key: str = "explain") -> None:

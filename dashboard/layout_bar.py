@@ -17,7 +17,7 @@ from dashboard.custom_model import transformer
 from dashboard.state import Scenario
 from roofline.first_layout import first
 from roofline.fitting import Misfit, check
-from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, Layout
+from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
 from roofline.model import Transformer
 
 KEPT: dict[str, Any] = {"persist_state": "session", **state.BIND}
@@ -55,13 +55,17 @@ MORE = {
     "flash": Control("attention", "Attention kernel", "Of what generation", FLASH),
     "order": Control("order", "Order of the ranks", "Innermost first: which axes lie on the "
                      "faster tiers", ORDER),
+    "zero_kind": Control("zero_kind", "ZeRO-1 by", "How gradients are reduced, and weights spread",
+                         ZERO_KIND),
     "even": Control("even", "Embedding and head", "What they count as when layers are dealt out to "
                     "stages", {"on top of the layers": 0, "as a layer each": 1, "cut by hand": 2}),
 }  # fmt: skip
 MORE_NUMBERS = {
     "etp": Control("etp", "Expert TP", "Ranks that split the matrices of an expert"),
     "shard": Control("shard", "FSDP over", "Ranks that ZeRO-3 shards over; 0: all replicas"),
-}
+    "lora": Control("lora_rank", "LoRA rank", "Of adapters on every matrix of the layers, which "
+                    "alone are trained; 0: all weights are"),
+}  # fmt: skip
 SHARES = {
     "again_share": Control("recompute_share", "Layers recomputed", "Share of them"),
     "offload": Control("offload_share", "Offloaded", "Share of the activations on the host"),
@@ -81,6 +85,7 @@ USUAL = {
     "cp_kind": "ring",
     "flash": "flash",
     "order": "tp-cp-dp-pp",
+    "zero_kind": "scatter",
     "even": "on top of the layers",
 }
 KEYS = (*NUMBERS, *CHOICES, *MORE, *MORE_NUMBERS, *SHARES, *TOGGLES)
@@ -262,4 +267,6 @@ def words(layout: Layout) -> str:
         name = list(SCHEDULE)[int(_one(layout.schedule))]
         said.append(f"interleaved × {chunks:g}" if chunks > 1 else name)
     recompute = list(RECOMPUTE)[int(_one(layout.recompute))]
+    if _one(layout.lora_rank):
+        said.append(f"LoRA of rank {_one(layout.lora_rank):g}")
     return " · ".join([*said, f"recompute {recompute}"] if recompute != "none" else said)

@@ -61,10 +61,17 @@ class Scenario:
             return PEAK
         return self.overlay if self.overlay in calibrations().values() else ACHIEVABLE
 
-    def line(self) -> str:
-        """The scenario in one line, for the top of a page."""
-        rate = self.cluster.flops(self.work.dtype)
-        basis = f"achievable by {self.overlay.name}" if self.overlay else "peak"
+    def line(self, *, steps: bool = False) -> str:
+        """The scenario in one line, for the top of a page.
+
+        Args:
+            steps: of a page with whole steps, that are at peak where none has been calibrated.
+        """
+        overlay = self.overlay
+        if steps and overlay is not None and overlay.step is None:
+            overlay = None
+        rate = (self.cluster if overlay else self.machine).flops(self.work.dtype)
+        basis = f"achievable by {overlay.name}" if overlay else "peak"
         chip, name = plain(self.profile.accelerator.title), plain(self.profile.name)
         return (
             f"**{self.gpus:,} × {chip}** ({name}) · **{self.model}** · "

@@ -7,6 +7,11 @@
 Nothing of a frozen weight is reduced or updated: gradients, optimizer and the gathering of updated
 weights are the adapters' alone. ZeRO-3 still gathers the frozen ones.
 
+What a LoRA run needs, and its MFU counts, is 4 FLOPs a token for each frozen parameter that a token
+meets (2 forward, 2 for the gradient of its input) and 6 for each of the adapters. Attention without
+weights has both its gradients, as ever. The lowest layer's input has a gradient too, for that is
+what checkpointing asks for (enable_input_require_grads).
+
 Sources: Hu et al., https://arxiv.org/abs/2106.09685, section 4; Dettmers et al.,
 https://arxiv.org/abs/2305.14314, section 3.
 """
@@ -14,6 +19,7 @@ https://arxiv.org/abs/2305.14314, section 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +27,8 @@ import numpy as np
 from roofline.dims import Dims
 from roofline.kernels import Kernels
 from roofline.layout import Layout
+from roofline.model import Transformer
+from roofline.model_flops import Operation, operations
 from roofline.recipes import adapters
 from roofline.stages import Owned, owned
 from roofline.units import Bytes, Count
@@ -99,3 +107,34 @@ def trained(model: Dims, layout: Layout) -> Owned:
         np.where(on, some.experts, every.experts),
         np.where(on, 0.0, every.ends),
     )
+
+
+ADAPTERS = "adapters"  # name of the operation that stands for all of them
+WEIGHTLESS = ("scores", "values")  # q kᵀ and a v: their two gradients are both of inputs
+
+
+def counted(model: Transformer, layout: Layout, convention: str) -> tuple[Operation, ...]:
+    """FLOPs per token of a training step, as ``convention`` counts them, where weights are frozen too.
+
+        frozen matrix    2 N forward, 2 N dX                 no dW
+        adapters         2 Ψ forward, 4 Ψ backward           Ψ = Σ r (in + out) that a token meets
+
+    Without adapters these are ``model_flops.operations``.
+
+    Source: Hu et al., section 4.2: gradients of the adapters alone.
+
+    Raises:
+        ValueError: an unknown convention, naming the nearest.
+    """
+    rows = operations(model, layout.sequence, convention)
+    on = np.greater(layout.lora_rank, 0)
+    if not np.any(on):
+        return rows
+    once = np.where(on, 1.0, 2.0)
+    frozen = (
+        row if row.name.split()[-1] in WEIGHTLESS else replace(row, gradients=once) for row in rows
+    )
+    some = adapters(Dims.of(model), Layout(1), model.layers, layout.lora_rank)
+    share = model.experts.per_token / model.experts.count if model.experts else 0.0
+    forward = 2.0 * (some.dense + share * some.experts)
+    return (*frozen, Operation(ADAPTERS, ADAPTERS, model.layers, forward, 3.0))

@@ -104,7 +104,7 @@ Uses = tuple[list[_Use], list[_Use]]  # forward, backward
 
 def _tensor(job: Job, blocks: float) -> Uses:
     heard, calls = listening(job)
-    tensor_parallel(heard)
+    tensor_parallel(heard, (0.0, 0.0))  # only what is asked of the network counts
     gather, scatter, reduce = calls
     if _one(job.layout.sequence_parallel) > 0:
         return (

@@ -6,7 +6,7 @@ from roofline.layout import ORDER, RECOMPUTE, SCHEDULE, Layout
 
 SCHEDULES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "zb-h1": "ZB-H1", "zb-h2": "ZB-H2", "zb-v": "ZB-V",
-    "dualpipe": "DualPipe",
+    "dualpipe": "DualPipe", "zb-2p": "ZB-2p",
 }  # fmt: skip
 AGAIN = {
     "none": "no recomputation",
@@ -45,6 +45,8 @@ def describe(layout: Layout) -> str:
     parts.append(f"{again} in {layout.recompute_share:.0%} of the layers" if some else again)
     if layout.offload_share > 0:
         parts.append(f"{layout.offload_share:.0%} of the activations on the host")
+    if layout.lora_rank > 0:
+        parts.append(f"LoRA of rank {layout.lora_rank:g}")
     return ", ".join(parts)
 
 

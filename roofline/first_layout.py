@@ -17,7 +17,7 @@ from roofline.constraints import misfits
 from roofline.dims import Dims
 from roofline.footprint import peak
 from roofline.layout import RECOMPUTE, Layout
-from roofline.machine import Machine
+from roofline.machine import Machine, node_size
 from roofline.model import Transformer
 from roofline.recipes import RECIPES, Recipe
 from roofline.units import Count
@@ -76,7 +76,7 @@ def _plain(column: Count, row: int) -> Count:
 
 
 def _candidates(model: Dims, cluster: Machine, gpus: int, batch: Count, sequence: Count) -> Layout:
-    node = float(np.asarray(cluster.tiers[0].degree))
+    node = node_size(cluster.tiers)
     twos = 2.0 ** np.arange(11)
     tp = twos[(twos <= node) & (twos <= gpus)]
     pp = np.unique(np.append(twos, [float(model.layers), model.layers / 2, model.layers / 3]))

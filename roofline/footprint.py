@@ -312,7 +312,8 @@ def _of_a_microbatch(model: Dims, layout: Layout, recipe: Recipe) -> _MicroBatch
 def _logits(model: Dims, layout: Layout, recipe: Recipe) -> tuple[Bytes, Bytes]:
     """Inputs of the final norm and of the head, logits; and what passes in the backward pass. [B]"""
     width, fused = model.vocab / layout.tp, np.greater(layout.fused_loss, 0)
-    inputs = 2.0 * recipe.element * model.hidden / layout.split
+    frozen = np.greater(recipe.rank, 0)  # a frozen head does not ask for its input again
+    inputs = np.where(frozen, 1.0, 2.0) * recipe.element * model.hidden / layout.split
     tokens = (1.0 + model.mtp) * layout.tokens
     kept = tokens * (inputs + width * np.where(fused, *LOGITS_KEPT))
     passing = np.where(fused, *LOGITS_PASSING)

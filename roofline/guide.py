@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, get_args
 
-from roofline.machine import Machine
+from roofline.machine import Machine, node_size
 from roofline.memory import CONVENTIONS, Convention, fits, model_states
 from roofline.sources import HF_GUIDE, Source
 from roofline.strategies import data_parallel
@@ -171,7 +171,7 @@ def assess(
     Raises:
         ValueError: no GPU, or more than the machine has.
     """
-    node = min(gpus, int(machine.tiers[0].degree)) if machine.tiers else 1
+    node = min(gpus, node_size(machine.tiers))
     size = prod(int(tier.degree) for tier in machine.tiers)
     if not 1 <= gpus <= size:
         raise ValueError(f"gpus: {gpus} is refused; allowed: 1 to the {size} of the machine")

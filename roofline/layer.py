@@ -27,6 +27,7 @@ EAGER_NORM, EAGER_ROPE, EAGER_ACTIVATION = 5.0, 4.0, 1.7  # bytes of eager chain
 EAGER_EXPERTS = 18.0  # the same in fp32 for experts with biases and a clamped activation
 EAGER_LAUNCHES = 40  # kernels of an eager layer forward, twice as many backward
 BLOCKED = 50e-6  # seconds that the host takes for one of them when it waits for each
+NO_WORK = Work(0.0, 0.0, 0.0)
 MISALIGNED = 12.0  # slower, batched matmuls over heads whose width is not a multiple of 8
 
 
@@ -37,6 +38,7 @@ class Layer:
     forward: Work
     backward: Work
     tail: Work
+    attention: tuple[Work, Work] = (NO_WORK, NO_WORK)  # forward and backward of that block alone
 
 
 def dense(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> Layer:
@@ -50,7 +52,8 @@ def _layer(layout: Layout, first: Block, second: Block, tail: Work) -> Layer:
     waits = Work(0.0, 0.0, layout.blocking * EAGER_LAUNCHES * BLOCKED)
     first.note("waits for every kernel", "memory", (waits.memory, 2 * waits.memory))
     forward = first.forward + second.forward + waits
-    return Layer(forward, first.backward + second.backward + waits.times(2), tail)
+    backward = first.backward + second.backward + waits.times(2)
+    return Layer(forward, backward, tail, (first.forward, first.backward))
 
 
 def mixture(
@@ -119,7 +122,7 @@ def _projections(block: Block, model: Dims, layout: Layout, eager: Count) -> Non
         block.matmul(tokens * on, queries, rank, name="query up")
         block.matmul(tokens * on, model.kv_rank + model.rope_dim, h, name="key, value down")
         wide = a * (model.nope_dim + model.value_dim)
-        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up", joint=2.0)
+        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up")
         moved = on * tokens * a * (6.0 * model.head_dim + 4.0 * (model.nope_dim + model.value_dim))
         block.stream(moved, moved, 4.0 * on, name="rope")
 
@@ -258,7 +261,7 @@ def head(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
     moved = logits * (26.0 - 18.0 * fused), logits * (14.0 - 8.0 * fused)
     block.stream(*moved, 8.0 - 6.0 * fused, name="loss")
     times = 1.0 + model.mtp
-    return Layer(block.forward.times(times), block.backward.times(times), Work(0.0, 0.0, 0.0))
+    return Layer(block.forward.times(times), block.backward.times(times), NO_WORK)
 
 
 def embedding(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
@@ -267,4 +270,4 @@ def embedding(model: Dims, layout: Layout, kernels: Kernels) -> Layer:
     nbytes = layout.tokens * model.hidden
     backward = 14.0 * nbytes / layout.split * np.equal(kernels.rank, 0)
     block.stream(nbytes * (4.0 + 4.0 * layout.dropout), backward, 3.0, name="embedding")
-    return Layer(block.forward, block.backward, Work(0.0, 0.0, 0.0))
+    return Layer(block.forward, block.backward, NO_WORK)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 from roofline.units import Bytes, BytesPerSecond, Count, FlopPerSecond, Seconds
@@ -63,6 +64,17 @@ class Tier:
     def effective_bandwidth(self) -> BytesPerSecond:
         """What one child gets. [B/s]"""
         return self.bandwidth
+
+
+def node_size(tiers: Sequence[TierLike]) -> int:
+    """GPUs of a server: up to the tier that is called node, else of the innermost one.
+
+    >>> node_size((Tier(2, 300e9, "pair"), Tier(4, 126e9, "node"), Tier(16, 400e9, "network")))
+    8
+    """
+    names = [tier.name for tier in tiers]
+    last = names.index("node") if "node" in names else 0
+    return prod(int(tier.degree) for tier in tiers[: last + 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@
     recompute          what of the forward pass, and of its collectives, is run again
 
 Weight-gradient matmuls hide one collective of each backward pair, at the price of contention;
-fine-grained overlap cuts matmuls into chunks and hides a share of all. A host that launches a
+fine-grained overlap cuts matmuls into chunks and hides a share of all; neither hides more than the
+matmuls last. With sequence parallelism the gathering of dY stays exposed, which plain tensor
+parallelism has not: 1.5 times as much is waited for, against less memory traffic. A host that launches a
 layer's many kernels more slowly than the GPU runs them makes it wait, unless CUDA graphs launch
 for it; where tokens are dropped, it need not ask the GPU how many rows each expert has, and takes
 half. Under a power limit clocks fall with the share of time that tensor cores are busy.
@@ -22,6 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roofline import layer as ops
+from roofline.dims import Dims
 from roofline.job import Job
 from roofline.layer import Layer
 from roofline.layout import OVERLAP, RECOMPUTE, RING, Layout
@@ -101,14 +104,14 @@ def all_layers(job: Job) -> MicroBatch:
     """All layers of the model, head and embedding apart, as if one stage had them."""
     model, layout = job.model, job.layout
     core = ops.core_attention(model, layout, job.kernels)
-    tp, cp = tensor_parallel(job), context_parallel(job, core)
+    cp = context_parallel(job, core)
     dense = ops.dense(model, layout, job.kernels, job.casts)
+    tp = tensor_parallel(job, (dense.forward.matmuls, dense.backward.matmuls))
     plain, mixed = layers_of_the_model(job)
     whole = _kept_busy(job, _layer(job, dense, core, tp, cp, NOTHING)).times(plain)
     if np.any(np.greater(mixed, 0)):
         experts = ops.mixture(model, layout, job.kernels, job.casts, inflation(job))
-        half = tensor_parallel_blocks(layout)
-        part = (tp[0] * half, tp[1] * half)
+        part = tensor_parallel(job, split_matmuls(layout, experts), tensor_parallel_blocks(layout))
         one = _launched(job, _layer(job, experts, core, part, cp, expert_parallel(job)))
         whole = whole + one.times(mixed)
     return whole
@@ -136,6 +139,15 @@ def inflation(job: Job) -> Count:
 def tensor_parallel_blocks(layout: Layout) -> Count:
     """Share of a layer's two blocks that tensor parallelism splits where there are experts."""
     return np.where(np.greater(layout.ep * layout.etp, 1), 0.5, 1.0)  # ETP 1: attention alone
+
+
+def split_matmuls(layout: Layout, layer: Layer) -> Passes:
+    """Matmuls of the blocks that tensor parallelism splits in a layer with experts. [s]"""
+    alone = np.less(tensor_parallel_blocks(layout), 1.0)
+    whole = layer.forward.matmuls, layer.backward.matmuls
+    near = (work.matmuls for work in layer.attention)
+    first, second = (np.where(alone, some, every) for some, every in zip(near, whole, strict=True))
+    return first, second
 
 
 def _layer(job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passes) -> MicroBatch:
@@ -180,8 +192,19 @@ def _again(layout: Layout, layer: Layer, core: Work, comms: Seconds) -> Seconds:
     return seconds * layout.recompute_share
 
 
-def tensor_parallel(job: Job) -> Passes:
-    """Exposed collectives of one layer's two blocks, forward and backward. [s]"""
+def tensor_parallel(job: Job, matmuls: Passes, blocks: Count = 1.0) -> Passes:
+    """Exposed collectives of a layer, forward and backward. [s]
+
+    No more hides than the matmuls last that it hides behind: fine-grained, all of the same pass;
+    else what comes before the exchange of a block, x W with W split by columns, of which the weight
+    gradient hides the exchange of dX, and dgrad the gathering of x.
+
+    Args:
+        matmuls: of the blocks that are split, forward and backward.
+        blocks: share of a layer's two blocks that are.
+
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py.
+    """
     layout, model = job.layout, job.model
     route = job.network.route(layout.tp_group)
     elements = layout.tokens * model.hidden
@@ -189,16 +212,29 @@ def tensor_parallel(job: Job) -> Passes:
     reduce = route.reduce(elements * 2.0)
     split = np.greater(layout.sequence_parallel, 0)
     waits = BLOCKED * layout.blocking * np.greater(layout.tp, 1)
-    forward = 2 * (np.where(split, gather + scatter, reduce) + waits)
-    backward = 2 * (np.where(split, 2 * gather + scatter, reduce) + waits)
+    forward = 2 * blocks * (np.where(split, gather + scatter, reduce) + waits)
+    backward = 2 * blocks * (np.where(split, 2 * gather + scatter, reduce) + waits)
     alone = np.equal(layout.tp_overlap, OVERLAP["none"]) | np.greater(layout.lora_rank, 0)
     behind = np.where(alone, 0.0, forward)
+    ahead, back = matmuls
+    after = _columns(model, blocks) * back * np.where(split, 1.0, 0.5)  # plain: wgrad alone
     left, hidden = 1.0 - job.habits.fine_overlap, 1.0 - job.habits.contention
     fine = np.equal(layout.tp_overlap, OVERLAP["fine"])
     return (
-        np.where(fine, forward * left, forward),
-        np.where(fine, (backward - behind / 2) * left, backward - behind * hidden),
+        np.where(fine, np.maximum(forward * left, forward - ahead), forward),
+        np.where(
+            fine,
+            np.maximum((backward - behind / 2) * left, backward - back),
+            backward - np.minimum(behind, after) * hidden,
+        ),
     )
+
+
+def _columns(model: Dims, blocks: Count) -> Count:
+    """Share of the split matrices that are split by columns: all but what ends attention and MLP."""
+    mlp = np.where(np.less(blocks, 1.0), 0.0, 1.0)
+    ends = model.hidden * (model.heads * model.value_dim + mlp * model.ffn)
+    return 1.0 - ends / (model.attention + mlp * model.mlp)
 
 
 def context_parallel(job: Job, core: Work) -> Passes:

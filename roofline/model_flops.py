@@ -180,12 +180,13 @@ class Operation:
     part: str  # attention, mlp, experts, router, shared, head, mtp, or parameters
     layers: int
     forward: Num
-    passes: float  # that the convention counts, in forward passes
+    passes: float  # that the convention counts where weights are trained, in forward passes
+    gradients: Num = 2.0  # dX and dW, in forward passes; 1 where the weight is frozen
 
     @property
     def backward(self) -> Num:
-        """Twice forward: dW and dX."""
-        return 2.0 * self.forward
+        """Twice forward: dW and dX; once, dX alone, where the weight is frozen."""
+        return self.gradients * self.forward
 
     @property
     def recomputed(self) -> Num:
@@ -195,7 +196,7 @@ class Operation:
     @property
     def total(self) -> Num:
         """All of them."""
-        return self.passes * self.forward
+        return (self.passes - 2.0 + self.gradients) * self.forward
 
 
 def flops_per_token(model: Transformer, sequence: Count, convention: str = "causal") -> Num:

@@ -3,6 +3,7 @@
     tokens/s      B s / T              B sequences of s tokens in a step of T
     MFU           FLOPs that the model needs / (T · GPUs · peak)
     HFU           the same and the forward FLOPs that recomputation runs again
+                  with LoRA both count 4 FLOPs per frozen parameter, 6 per parameter of adapters
     days          budget / (tokens/s)
     energy        power · GPUs · days  power of the accelerator alone, as its datasheet limits it
     money         price · GPUs · days
@@ -22,16 +23,16 @@ import numpy as np
 
 from hardware_profiles.behaviour import Spread
 from roofline import checks
+from roofline.adapters import WEIGHTLESS, counted
 from roofline.calibrated import dtype_of
 from roofline.layout import RECOMPUTE, Layout
-from roofline.model_flops import CONVENTIONS, Operation, operations
+from roofline.model_flops import CONVENTIONS, Operation
 from roofline.names import choose
-from roofline.training import Training
+from roofline.training import Training, held
 from roofline.units import DAY, Count, FlopPerSecond, Seconds
 
 HOUR = 3600.0
 KILOWATT_HOUR = 3.6e6  # joule
-CORE = ("scores", "values")  # operations of q kᵀ and a v
 
 
 class Band(NamedTuple):
@@ -60,6 +61,8 @@ class Outcome:
     power_source: str = ""
     price: Count | None = None  # of one accelerator for an hour
     price_source: str = ""
+    adapted: bool = False  # LoRA: most weights are frozen
+    basis: str = ""  # whose rates, and what they were held against
 
     @property
     def tokens_per_second(self) -> Count:
@@ -166,19 +169,19 @@ class Outcome:
             )
         return self.gpu_hours * self.price
 
+    def counting(self) -> str:
+        """Which FLOPs MFU and HFU count."""
+        title = CONVENTIONS[self.convention].title
+        if not self.adapted:
+            return f"MFU counts: {title}."
+        return (
+            f"MFU counts: {title}; of frozen weights 4 FLOPs a parameter and token, without "
+            "gradients of their own, and 6 of adapters."
+        )
+
     def sentence(self) -> str:
         """How far the step time may be off, and by which runs that is known."""
-        if self.error is None:
-            return (
-                "Nobody has held such predictions against measured runs: read the step time as a "
-                "bound at these rates, not as a forecast."
-            )
-        spread = self.error
-        median, p90 = (100 * np.expm1(x) for x in (spread.median, spread.p90))
-        return (
-            f"Of {spread.runs} published runs from sources left out of the fit, half were within "
-            f"{median:.3g} % of the prediction and nine in ten within {p90:.3g} %."
-        )
+        return self.basis or held(self.error)
 
 
 def outcome(
@@ -205,16 +208,16 @@ def outcome(
     row = choose("convention", convention, CONVENTIONS)
     layout, cluster = job.layout, job.cluster
     chip = cluster.accelerator
-    counted = operations(job.model, layout.sequence, row.name)
+    rows = counted(job.model, layout, row.name)
     tokens = 1.0 * layout.batch * layout.sequence
-    once = sum(each.total - each.recomputed for each in counted)
-    again = sum(_again(each, layout) * each.forward for each in counted)
+    once = sum(each.total - each.recomputed for each in rows)
+    again = sum(_again(each, layout) * each.forward for each in rows)
     dtype = dtype_of(job.precision)
     return Outcome(
         job.time.seconds,
         tokens,
         1.0 * layout.gpus,
-        tokens * sum(each.total for each in counted),
+        tokens * sum(each.total for each in rows),
         tokens * (once + again),
         cluster.flops(dtype),
         row.name,
@@ -226,6 +229,8 @@ def outcome(
         chip.source_of("power") if power is None and chip.power else "as given",
         cluster.price if price is None else price,
         cluster.price_source if price is None else "as given",
+        job.recipe.adapted,
+        job.basis,
     )
 
 
@@ -236,7 +241,7 @@ def _again(row: Operation, layout: Layout) -> Count:
     """
     if row.name.endswith("head"):
         return 0.0
-    core = row.name.split()[-1] in CORE
+    core = row.name.split()[-1] in WEIGHTLESS
     last = row.name.endswith("mlp down")
     kinds = {
         "attention": 1.0 if core else 0.0,

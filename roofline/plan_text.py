@@ -69,6 +69,7 @@ def text(plan: Plan) -> str:
     lines = [headline(plan), f"{plan.seen:,} layouts, {plan.fitting:,} fit"]
     for row in table(plan, 5):
         lines.append(f"{row['place']:3d}  {show(row['step_s'], 's'):>9}  {row['layout']}")
+    lines += _uncalibrated(plan)
     return "\n".join(lines)
 
 
@@ -76,7 +77,13 @@ def html(plan: Plan) -> str:
     """The same as a table of HTML."""
     head = "".join(f"<th>{name}</th>" for name in ("", "layout", "step", "slower", "memory"))
     body = "".join(_html_row(row) for row in table(plan))
-    return f"<p><b>{escape(headline(plan))}</b></p><table><tr>{head}</tr>{body}</table>"
+    said = "".join(f"<p>{escape(line)}</p>" for line in _uncalibrated(plan))
+    return f"<p><b>{escape(headline(plan))}</b></p><table><tr>{head}</tr>{body}</table>{said}"
+
+
+def _uncalibrated(plan: Plan) -> list[str]:
+    """That the times are no forecast, where they are none."""
+    return [plan.best.basis] if plan.best is not None and plan.best.fit is None else []
 
 
 def _html_row(row: Mapping[str, Any]) -> str:

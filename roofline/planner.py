@@ -25,6 +25,7 @@ from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
 from roofline.layout import OVERLAP, Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
+from roofline.machine import node_size
 from roofline.model import Transformer
 from roofline.names import choose
 from roofline.ranking import Ranking, Rows, complexity
@@ -62,7 +63,7 @@ class Question:
     @property
     def job(self) -> Job:
         """The sizes that decide which layouts there are."""
-        inner = self.cluster.tiers[0].degree if self.cluster.tiers else 1
+        inner = node_size(self.cluster.tiers)
         batch = self.tokens // self.sequence
         return Job(self.model, self.gpus, batch, self.sequence, inner, self.base)
 

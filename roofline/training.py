@@ -38,7 +38,7 @@ ACHIEVABLE, PEAK = "achievable", "peak"
 RECIPE_OF = {"bf16": "mixed", "fp16": "mixed"}  # of every other precision: fp8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Training:
     """A model trained in a layout on a cluster; made by ``training``."""
 
@@ -90,6 +90,21 @@ class Training:
         if accuracy is None:
             return None
         return accuracy.of(self.model.experts is not None)
+
+    @property
+    def basis(self) -> str:
+        """Whose rates these are, and how far the step time may be off."""
+        return basis(self.cluster, self.overlay, self.error)
+
+    def __repr__(self) -> str:
+        from roofline.training_text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from roofline.training_text import html
+
+        return html(self)
 
     def export(self, format: str) -> Export:
         """The text of a launch file; what the format cannot say is in its ``notes``.
@@ -159,3 +174,36 @@ def overlay_of(rates: str | Calibration, cluster: Cluster) -> Calibration | None
         return rates
     wanted = choose("rates", rates, {ACHIEVABLE: True, PEAK: False})
     return for_accelerator(cluster.accelerator.name) if wanted else None
+
+
+def basis(cluster: Cluster, overlay: Calibration | None, error: Spread | None = None) -> str:
+    """Whose rates a step is predicted with, and what such predictions were held against.
+
+    Args:
+        error: of the overlay on runs left out of its fit; None where nobody knows.
+    """
+    if overlay is not None and overlay.step is not None:
+        return held(error)
+    known = for_accelerator(cluster.accelerator.name)
+    if known is not None and known.step is not None:
+        return (
+            "Datasheet rates: read the step time as a bound that no job reaches, not as a forecast."
+        )
+    return (
+        f"Nobody has calibrated whole steps of {cluster.accelerator.title}: its datasheet rates were held against no "
+        "run, so read the step time as a bound, not as a forecast."
+    )
+
+
+def held(error: Spread | None) -> str:
+    """What predictions with a calibration were held against."""
+    if error is None:
+        return (
+            "Nobody has held such predictions against measured runs: read the step time as a "
+            "bound at these rates, not as a forecast."
+        )
+    median, p90 = (100 * np.expm1(x) for x in (error.median, error.p90))
+    return (
+        f"Of {error.runs} published runs from sources left out of the fit, half were within "
+        f"{median:.3g} % of the prediction and nine in ten within {p90:.3g} %."
+    )

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 import hardware_profiles as hp
 from roofline.adapters import trained
+from roofline.anatomy import anatomy
 from roofline.dims import Dims
-from roofline.layout import Layout
+from roofline.layout import RECOMPUTE, Layout
+from roofline.outcome import outcome
 from roofline.presets import preset
 from roofline.recipes import adapters, recipe
 from roofline.stages import owned
@@ -47,6 +49,40 @@ def test_flops_at_the_peak(model: Any, rank: int) -> None:
     took = endless(lora)["matmuls"] - endless(full)["matmuls"] * 2 / 3
     assert took == pytest.approx(wanted, rel=1e-6)
     assert lora.time.terms["matmuls"] > endless(lora)["matmuls"]  # narrow: bound by memory
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "gpt-3-175b"])
+@pytest.mark.parametrize("rank", [0, 4, 64])
+def test_mfu_counts_what_runs(name: str, rank: int) -> None:
+    """FLOPs of MFU are those of the step's matmuls, kernel by kernel, and of attention: nothing that
+    is frozen has weight gradients in either.
+    """
+    found = job(replace(ONE, lora_rank=rank), preset(name).model)
+    matmuls = [row for row in anatomy(found).operations if row.kind == "matmuls"]
+    run = sum(row.flops * row.times for row in matmuls)
+    layout, model = found.layout, found.model
+    keys = layout.sequence / 2
+    core = 3 * 4 * model.layers * model.heads * model.head_dim * keys * 4 * layout.sequence
+    assert outcome(found).model_flops == pytest.approx(run + core, rel=1e-6)
+
+
+def test_hfu_of_lora() -> None:
+    """Full recomputation: a frozen matrix 4 → 6 FLOPs a token, adapters 6 → 8, attention 3 → 4
+    passes; the head is not run again.
+    """
+    model, tokens = LLAMA, 4.0 * 4096
+    full = replace(ONE, lora_rank=16, recompute=RECOMPUTE["full"])
+    found = outcome(job(full))
+    layers = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    narrow = 16 * 32 * (3 * 4096 + 6144 + 2 * 4096 + 2 * 4096 + 2 * 14336 + 14336 + 4096)
+    head, core = 4096 * 128256, 4 * 32 * 4096 * 2048
+    assert found.model_flops == pytest.approx(
+        tokens * (4 * layers + 6 * narrow + 4 * head + 3 * core)
+    )
+    again = tokens * (2 * layers + 2 * narrow + core)
+    assert found.hardware_flops - found.model_flops == pytest.approx(again)
+    assert "4 FLOPs" in found.counting()
+    assert "frozen" not in outcome(job(ONE, model)).counting()
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.name))

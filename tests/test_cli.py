@@ -564,7 +564,7 @@ BAD = {
     "hardware lst": "Did you mean 'list'",
     "hardware list --kind chip": "--kind: 'chip' is not one; allowed: accelerator",
     "hardware show h10": "no profile is called 'h10'; the nearest are .*h100",
-    "hardware show h100": "no profile is called 'h100'; the nearest are h100-pcie, h100-sxm, h100-",
+    "hardware show h100": "no profile is called 'h100'; the nearest are h100-pcie-box, h100-pcie, h100-sxm",
     "hardware show nope.yaml": "nope.yaml: cannot be read",
     "hardware show h100-sxm --dtype fp4": "--dtype: h100-sxm has no fp4 rate",
     "hardware check nope.yaml": "FILE: 'nope.yaml' is not there",

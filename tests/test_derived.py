@@ -6,6 +6,11 @@ import pytest
 
 from hardware_profiles import accelerator, cluster, clusters, derived
 from hardware_profiles.schema import NetworkTier
+from roofline.layout import Layout
+from roofline.machine import node_size
+from roofline.planner import plan
+from roofline.presets import preset
+from roofline.training import training
 
 POD = "dgx-h100-superpod"
 
@@ -185,3 +190,21 @@ def test_pcie(generation: int, expected: float) -> None:
 def test_an_unknown_pcie_is_refused() -> None:
     with pytest.raises(ValueError, match="PCIe 9: allowed: 3, 4, 5, 6, 7"):
         derived.pcie_bandwidth(9)
+
+
+def test_a_server_of_cards_bridged_in_pairs() -> None:
+    """NVIDIA's H100 table: 600 GB/s of NVLink and 128 GB/s of PCIe a card, both directions; a server
+    is eight of them, for layouts and launch files alike.
+    """
+    box = cluster("h100-pcie-box")
+    pair, node = box.tiers
+    assert 2 * pair.bandwidth == 600e9
+    assert node.bandwidth / pair.degree == pytest.approx(128e9 / 2 * 128 / 130, rel=0.01)
+    assert node_size(box.tiers) == box.gpus == 8
+    assert [node_size(box.resized(gpus).tiers) for gpus in (1, 2, 4)] == [1, 2, 4]
+    assert node_size(cluster(POD).tiers) == 8
+    assert node_size(cluster("gb200-nvl72-superpod").tiers) == 72
+    assert node_size(()) == 1
+    job = training(preset("llama-3-8b").model, Layout(8, tp=4, batch=8), box)
+    assert "--nnodes 1 --nproc-per-node 8" in job.export("megatron")
+    assert plan(job.model, box, tokens=8 * 4096, sequence=4096, tp=8).fitting

@@ -367,6 +367,8 @@ def test_lora() -> None:
     assert lora.weights == pytest.approx(2 * parameters_of(model) + 4 * adapters)
     frozen = qlora.weights - 4 * adapters
     assert frozen / parameters_of(model) == pytest.approx(4.127 / 8)
+    whole = footprint(model, one).logits  # of one token: inputs of final norm and head, logits
+    assert whole - lora.logits == pytest.approx(2 * one.tokens * h)  # a frozen head: no dW = xᵀ dy
     ranks = footprint(model, one, recipe("lora", np.array([8, 16]))).gradients
     assert ranks == pytest.approx(4 * adapters * np.array([2, 4]))
 

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from roofline.adapters import ADAPTERS
+from roofline.adapters import counted as counted_with_adapters
+from roofline.layout import Layout
 from roofline.model import Experts, Latent, Transformer
 from roofline.model_flops import operations
 from roofline.models.parts import parameters
@@ -226,3 +229,56 @@ def test_parameters_are_the_tensors(name: str) -> None:
     """Elements of all tensors; the bias of DeepSeek's router is a tensor here as well."""
     _, _, elements = counted(name, backward=False)
     assert parameters(MODELS[name]).total == elements
+
+
+class Adapted(nn.Module):
+    """A frozen matrix and LoRA beside it, one for each of the parts that are one matmul."""
+
+    def __init__(self, frozen, parts: list[int], rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.a = nn.ModuleList(linear(frozen.in_features, rank) for _ in parts)
+        self.b = nn.ModuleList(linear(rank, part) for part in parts)
+
+    def forward(self, x):
+        narrow = [b(a(x)) for a, b in zip(self.a, self.b, strict=True)]
+        return self.frozen(x) + torch.cat(narrow, -1)
+
+
+def adapt(model, m: Transformer, rank: int) -> None:
+    """All weights frozen, adapters on every matrix of the layers but routers; and as PEFT does for
+    checkpointing, the output of the embedding has a gradient.
+    """
+    model.requires_grad_(False)
+    model.embedding.register_forward_hook(lambda module, given, out: out.requires_grad_())
+    for parent in list(model.layers.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and name != "router":
+                parts = [child.out_features]
+                if name == "qkv":
+                    parts = [m.heads * m.head_dim, *2 * [m.kv_heads * m.head_dim]]
+                if name == "up" and m.gated:
+                    parts = 2 * [child.out_features // 2]
+                setattr(parent, name, Adapted(child, parts, rank))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_with_adapters(name: str) -> None:
+    """Frozen matrices: forward and the gradient of their input; adapters: all three passes."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    m, rank = MODELS[name], 8
+    with torch.device("meta"):
+        model = Decoder(m)
+        adapt(model, m, rank)
+        tokens = torch.zeros(BATCH, SEQUENCE, dtype=torch.long)
+        with FlopCounterMode(display=False) as ahead:
+            model(tokens)
+        with FlopCounterMode(display=False) as both:
+            model(tokens).sum().backward()
+    rows = counted_with_adapters(m, Layout(1, sequence=SEQUENCE, lora_rank=rank), "full")
+    assert {row.name for row in rows} > {ADAPTERS, "head"}
+    forward = sum(float(row.forward) for row in rows) * BATCH * SEQUENCE
+    total = sum(float(row.total) for row in rows) * BATCH * SEQUENCE
+    assert forward == pytest.approx(ahead.get_total_flops(), rel=1e-9)
+    assert total == pytest.approx(both.get_total_flops(), rel=1e-9)

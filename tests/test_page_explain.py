@@ -18,7 +18,7 @@ from dashboard import explain_figures as figures
 from dashboard.explain_data import Explained, explained
 from roofline.dims import Dims
 from roofline.footprint import peak
-from roofline.layout import RECOMPUTE, Layout
+from roofline.layout import RECOMPUTE, ZERO_KIND, Layout
 from roofline.outcome import outcome
 from roofline.playback import chrome_trace, played
 from roofline.presets import preset, presets
@@ -86,6 +86,23 @@ class TestTheAnswer:
         app = click(app, "Use achievable rates")
         assert app.segmented_control(key="rates").value == "achievable"
         assert not app.exception
+
+    def test_where_nobody_has_calibrated_steps(self) -> None:
+        """Once, at the top; the line of the machine does not call its peaks achievable."""
+        app = opened("explain", cluster="l40s-box", model="llama-3-8b", rates="achievable")
+        assert said(app).count("Nobody has calibrated whole steps of NVIDIA L40S") == 1
+        assert "(peak)" in said(app)
+        assert "achievable by" not in said(app)
+
+    def test_adapters_alone(self) -> None:
+        """LoRA in the address is LoRA in step, memory and MFU."""
+        layout = replace(LAYOUT, lora_rank=16, zero_kind=ZERO_KIND["all-reduce"])
+        job = found(layout).job
+        app = opened("explain", **JOB, lora="16", zero_kind="all-reduce")
+        cards = {card.label: card.value for card in app.metric}
+        assert cards["Step time"] == show(float(job.time.seconds), "s")
+        assert cards["Memory"] == show(float(job.memory.total), "B")
+        assert cards["MFU"] == f"{100 * float(outcome(job).mfu):.3g} %"
 
     def test_tables_name_operations_and_collectives(self) -> None:
         text = said(opened("explain", **JOB))

@@ -255,7 +255,7 @@ class TestClosedForms:
     def test_tensor_parallel_at_peak(self) -> None:
         """With sequence parallelism a gather or scatter moves 2 T h (t-1)/t bytes a GPU."""
         layout = Layout(gpus=8, tp=8, batch=1, sequence=4096, tp_overlap=OVERLAP["none"])
-        forward, backward = tensor_parallel(behaviour(H100).job(Dims.of(LLAMA), layout))
+        forward, backward = tensor_parallel(behaviour(H100).job(Dims.of(LLAMA), layout), (0.0, 0.0))
         one = 2 * 4096 * 4096 * 7 / 8 / 450e9
         assert forward == pytest.approx(4 * one)
         assert backward == pytest.approx(6 * one)
@@ -317,6 +317,54 @@ class TestOrder:
         nbytes = owned(Dims.of(LLAMA), self.LAYOUT).total * 2
         near, far = nbytes / 2 / (4 * 50e9), nbytes * 7 / 8 / 50e9  # 2 nodes, or 8
         assert terms["data parallel"] == pytest.approx([2 * near, 2 * far])
+
+
+class TestWhatMatmulsHide:
+    """A collective hides behind matmuls at most as long as these last: here on links of 1 GB/s.
+
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py: the gradient of W hides the
+    exchange of dX, that of x the gathering of x, in the two of four matrices split by columns.
+    """
+
+    SLOW = H100.model_copy(
+        update={"tiers": tuple(t.model_copy(update={"bandwidth": 1e9}) for t in H100.tiers)}
+    )
+    LAYOUT = Layout(gpus=8, tp=8, batch=1, sequence=4096)
+    TOKENS, WIDE = 4096, 4096 * 4096 / 8
+    COLUMNS = (
+        (6144 + 2 * 14336) / 4096 * WIDE
+    )  # weights of query, key, value, gate and up, on a GPU
+    ROWS = (4096 + 14336) / 4096 * WIDE
+    COLLECTIVE = 2 * 4096 * 4096 * 7 / 8 / 1e9  # a gather or a scatter; two are an all-reduce
+
+    def exposed(self, kind: str, split: int, model: Transformer = LLAMA, **more) -> tuple:
+        layout = replace(self.LAYOUT, tp_overlap=OVERLAP[kind], sequence_parallel=split, **more)
+        found = average(behaviour(self.SLOW).job(Dims.of(model), layout))
+        return tuple(np.array(found.tp) / model.layers)
+
+    @pytest.mark.parametrize(
+        ("kind", "split", "gathers", "hiding"),
+        [
+            ("none", 0, (4, 4), (0.0, 0.0)),
+            ("none", 1, (4, 6), (0.0, 0.0)),
+            ("backward", 0, (4, 4), (0.0, COLUMNS)),
+            ("backward", 1, (4, 6), (0.0, 2 * COLUMNS)),
+            ("fine", 0, (4, 4), (COLUMNS + ROWS, 2 * (COLUMNS + ROWS))),
+            ("fine", 1, (4, 6), (COLUMNS + ROWS, 2 * (COLUMNS + ROWS))),
+        ],
+    )
+    def test_by_kind(self, kind: str, split: int, gathers: tuple, hiding: tuple) -> None:
+        """At peak rates: 2 FLOPs a weight and token, twice backward."""
+        waits = zip(self.exposed(kind, split), gathers, hiding, strict=True)
+        for found, count, weights in waits:
+            matmuls = 2 * self.TOKENS * weights / H100.flops("bf16")
+            assert found == pytest.approx(count * self.COLLECTIVE - matmuls, rel=1e-3)
+
+    def test_experts_hide_nothing_of_attention(self) -> None:
+        """Their matmuls run between exchanges of their own: attention's four matrices alone count."""
+        found = self.exposed("fine", 1, MIXTURE, ep=8, gpus=8, batch=1)
+        matmuls = 2 * self.TOKENS * (6144 + 4096) / 4096 * self.WIDE / H100.flops("bf16")
+        assert found[0] == pytest.approx(2 * self.COLLECTIVE - matmuls, rel=1e-3)
 
 
 class TestOffload:

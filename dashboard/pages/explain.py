@@ -140,7 +140,7 @@ def main() -> None:
     """Draw the page."""
     scenario = state.current()
     st.title("Where the time goes", anchor=False)
-    st.markdown(scenario.line())
+    st.markdown(scenario.line(steps=True))
     tokens = float(np.asarray(scenario.work.tokens))
     if tokens < scenario.sequence or not math.isfinite(tokens):
         st.error(

@@ -83,7 +83,7 @@ def main() -> None:
     """Draw the page."""
     scenario = state.current()
     st.title("Which layout?", anchor=False)
-    st.markdown(scenario.line())
+    st.markdown(scenario.line(steps=True))
     model = transformer(scenario)
     if text := assumed(scenario, model):
         st.caption(text)

@@ -16,12 +16,11 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from roofline.cli import inputs, output
+from roofline.cli.inputs import model as model
 from roofline.limits import FRAMEWORKS, Limit
 from roofline.model import Transformer
-from roofline.models.config import from_config
 from roofline.names import choose
 from roofline.planner import Plan, holding, plan
-from roofline.presets import preset
 from roofline.space import CHOICES
 from roofline.training import PEAK
 
@@ -75,7 +74,7 @@ def asked(params: Mapping[str, Any]) -> Asked:
         ValueError: an unknown model, cluster or calibration, a file that cannot be read, a number
             of GPUs or tokens that cannot be.
     """
-    chosen = inputs.machine({**params, "gpus": None})
+    chosen = inputs.machine_of_steps({**params, "gpus": None})
     gpus = params["gpus"]
     gpus = chosen.profile.gpus if gpus is None else inputs.whole("--gpus", gpus)
     chosen = replace(chosen, cluster=holding(chosen.cluster, gpus))
@@ -88,16 +87,6 @@ def asked(params: Mapping[str, Any]) -> Asked:
         "rates": chosen.overlay or PEAK,
     }
     return Asked(model(params["model"]), chosen, gpus, options)
-
-
-def model(text: str) -> Transformer:
-    """A published model by its name, or one of a configuration by its path.
-
-    Raises:
-        ValueError: no such model or file, or a configuration that describes none.
-    """
-    with inputs.naming("--model"):
-        return from_config(text) if "/" in text or text.endswith(".json") else preset(text).model
 
 
 def limits(params: Mapping[str, Any]) -> dict[str, Limit]:

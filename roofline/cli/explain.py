@@ -13,34 +13,14 @@ from roofline import footprint
 from roofline.anatomy import Anatomy, anatomy
 from roofline.calibrated import dtype_of
 from roofline.cli import inputs, output
-from roofline.first_layout import first
-from roofline.fitting import check
-from roofline.layout import OVERLAP, RECOMPUTE, RING, SCHEDULE, Layout, code
+from roofline.cli import one_layout as one
+from roofline.cli.asked import BatchOption, ModelOption, SequenceOption
+from roofline.cli.asked import model as model_of
 from roofline.outcome import Outcome, outcome
-from roofline.presets import preset
 from roofline.suspects import Suspicion, suspects
 from roofline.training import PEAK, Training, training
 from roofline.units import DAY, show
 
-CHOICES = {"schedule": SCHEDULE, "recompute": RECOMPUTE, "tp_overlap": OVERLAP, "cp_kind": RING}
-DEGREES = ("tp", "cp", "pp", "ep", "chunks", "micro_batch", "zero", "sequence_parallel")
-
-
-def _layout(**about: Any) -> Any:
-    return typer.Option(rich_help_panel="Layout; all left out: the smallest that fits", **about)
-
-
-Degree = Annotated[int | None, _layout(min=1)]
-BatchOption = Annotated[str, typer.Option(help="Tokens in a step: 4e6, 4M, 4Mi.")]
-SequenceOption = Annotated[int, typer.Option(min=1, help="Tokens in a sequence.")]
-ZeroOption = Annotated[int | None, _layout(min=0, max=3, help="ZeRO stage; 3 as FSDP.")]
-SplitOption = Annotated[
-    bool | None, _layout(help="Token-wise work is split over tensor-parallel ranks too.")
-]
-ScheduleOption = Annotated[str | None, _layout(metavar="NAME", help=", ".join(SCHEDULE))]
-RecomputeOption = Annotated[str | None, _layout(metavar="NAME", help=", ".join(RECOMPUTE))]
-OverlapOption = Annotated[str | None, _layout(metavar="NAME", help=", ".join(OVERLAP))]
-RingOption = Annotated[str | None, _layout(metavar="NAME", help=", ".join(RING))]
 BudgetOption = Annotated[str | None, typer.Option(help="Tokens to train on: 15T, 300e9.")]
 PriceOption = Annotated[float | None, typer.Option(help="Of a GPU for an hour.")]
 MeasuredOption = Annotated[float | None, typer.Option(help="Seconds of a measured step.")]
@@ -52,21 +32,29 @@ def explain(
     gpus: inputs.GpusOption = None,
     rates: inputs.RatesOption = "achievable",
     precision: Annotated[str, typer.Option(help="bf16, fp8, …")] = "bf16",
-    model: Annotated[str, typer.Option(help="A published model.")] = inputs.DEFAULT_MODEL,
+    model: ModelOption = inputs.DEFAULT_MODEL,
     tokens: BatchOption = "4Mi",
     sequence: SequenceOption = 4096,
-    tp: Degree = None,
-    cp: Degree = None,
-    pp: Degree = None,
-    ep: Degree = None,
-    chunks: Degree = None,
-    micro_batch: Degree = None,
-    zero: ZeroOption = None,
-    sequence_parallel: SplitOption = None,
-    schedule: ScheduleOption = None,
-    recompute: RecomputeOption = None,
-    tp_overlap: OverlapOption = None,
-    cp_kind: RingOption = None,
+    tp: one.Degree = None,
+    cp: one.Degree = None,
+    pp: one.Degree = None,
+    ep: one.Degree = None,
+    etp: one.Degree = None,
+    chunks: one.Degree = None,
+    micro_batch: one.Degree = None,
+    zero: one.ZeroOption = None,
+    zero_kind: one.ZeroKindOption = None,
+    shard: one.ShardOption = None,
+    order: one.OrderOption = None,
+    sequence_parallel: one.SplitOption = None,
+    schedule: one.ScheduleOption = None,
+    recompute: one.RecomputeOption = None,
+    recompute_share: one.ShareOption = None,
+    offload_share: one.OffloadOption = None,
+    tp_overlap: one.OverlapOption = None,
+    cp_kind: one.RingOption = None,
+    recipe: one.RecipeOption = None,
+    lora_rank: one.RankOption = None,
     budget: BudgetOption = None,
     price: PriceOption = None,
     measured: MeasuredOption = None,
@@ -78,9 +66,10 @@ def explain(
 
         roofline explain --model llama-3-70b --gpus 512 --tp 4 --pp 2 --recompute full
         roofline explain --model deepseek-v3 --gpus 2048 --budget 15T --price 2.5
+        roofline explain --model llama-3-70b --gpus 8 --tokens 64Ki --recipe qlora --lora-rank 16
         roofline explain --gpus 512 --tp 8 --measured 9.1
     """
-    chosen = inputs.machine(ctx.params)
+    chosen = inputs.machine_of_steps(ctx.params)
     job = _job(ctx.params, chosen)
     total = None if budget is None else inputs.count("--budget", budget)
     brought = outcome(job, budget=total, price=price)
@@ -89,7 +78,7 @@ def explain(
     if json:
         output.as_json(_document(chosen.about(), job, found, brought, said))
         return
-    output.say(chosen.line(), _words(job))
+    output.say(chosen.line(), one.words(job))
     _tell(job, found, brought)
     if said is not None:
         _tell_suspects(said)
@@ -102,8 +91,7 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
         ValueError: an unknown model or choice, a batch that is no whole number of sequences, a
             layout that cannot be.
     """
-    with inputs.naming("--model"):
-        sizes = preset(params["model"]).model
+    sizes = model_of(params["model"])
     machine = chosen.profile.resized(chosen.cluster.gpus)
     batch = inputs.count("--tokens", params["tokens"]) / params["sequence"]
     if not batch.is_integer():
@@ -114,33 +102,10 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
         )
     with inputs.naming("--precision"):
         machine.flops(dtype_of(params["precision"]))
-    given: dict[str, Any] = {
-        name: params[name] for name in DEGREES if params[name] is not None
-    } | {
-        name: code(name, rows, params[name])
-        for name, rows in CHOICES.items()
-        if params[name] is not None
-    }  # fmt: skip
-    size = {"gpus": machine.gpus, "batch": int(batch), "sequence": params["sequence"]}
-    if given:
-        split = float(given.get("tp", 1) > 1)
-        layout = Layout(**({"sequence_parallel": split} | given | size))
-    else:
-        layout = first(sizes, machine, machine.gpus, batch, params["sequence"]).layout
-    check(sizes, layout, machine)
+    layout = one.layout(params, sizes, machine, int(batch))
     rates = chosen.overlay or PEAK
-    return training(sizes, layout, machine, params["precision"], rates=rates)
-
-
-def _words(job: Training) -> str:
-    layout = job.layout
-    degrees = (f"{axis.upper()} {getattr(layout, axis):g}" for axis in ("tp", "cp", "ep", "pp"))
-    schedule, again = list(SCHEDULE)[int(layout.schedule)], list(RECOMPUTE)[int(layout.recompute)]
-    return (
-        f"{job.model.name}, {job.precision}: {', '.join(degrees)}, DP {layout.dp:g}, ZeRO-"
-        f"{layout.zero:g}, {layout.microbatches:g} micro-batches of {layout.micro_batch:g} × "
-        f"{layout.sequence:g} tokens, {schedule} with {output.counted(layout.chunks, 'chunk')}, "
-        f"recompute {again}"
+    return training(
+        sizes, layout, machine, params["precision"], recipe=params["recipe"], rates=rates
     )
 
 
@@ -155,7 +120,7 @@ def _tell(job: Training, found: Anatomy, brought: Outcome) -> None:
         f"{show(float(np.asarray(brought.tokens_per_second_per_gpu)))} tokens/s a GPU",
         style="bold",
     )
-    output.say(brought.sentence())
+    output.say(brought.sentence(), *[brought.counting()] * brought.adapted)
     _tell_budget(brought)
     output.table(
         ("term", ">seconds", ">share"),
@@ -253,13 +218,6 @@ def _terms(job: Training) -> dict[str, float]:
     return {name: float(np.asarray(each)) for name, each in job.time.terms.items()}
 
 
-def _layout_of(layout: Layout) -> dict[str, Any]:
-    """What the options set, and what follows."""
-    names = ("gpus", *DEGREES, "batch", "sequence", "dp", "microbatches")
-    named = {name: list(rows)[int(getattr(layout, name))] for name, rows in CHOICES.items()}
-    return {name: getattr(layout, name) for name in names} | named
-
-
 def _document(
     about: dict[str, Any], job: Training, found: Anatomy, brought: Outcome, said: Suspicion | None
 ) -> dict[str, Any]:
@@ -270,11 +228,13 @@ def _document(
     return about | {
         "model": job.model.name,
         "precision": job.precision,
-        "layout": _layout_of(job.layout),
+        "recipe": job.recipe.about,
+        "layout": one.document(job.layout),
         "seconds": brought.seconds,
         "band": None if band is None else {"low": band.low, "high": band.high},
         "error": brought.sentence(),
         "convention": brought.convention,
+        "counts": brought.counting(),
         "mfu": brought.mfu,
         "hfu": brought.hfu,
         "tokens_per_s_per_gpu": brought.tokens_per_second_per_gpu,

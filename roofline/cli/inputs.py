@@ -18,7 +18,9 @@ import typer
 
 import hardware_profiles as hw
 from hardware_profiles.calibration import for_accelerator
-from roofline import presets
+from roofline.model import Transformer
+from roofline.models.config import from_config
+from roofline.presets import preset
 from roofline.units import parse
 from roofline.workload import Workload
 
@@ -63,7 +65,11 @@ RatesOption = Annotated[
 ]
 DtypeOption = Annotated[str, _machine(help="Of the matmuls.")]
 ModelOption = Annotated[
-    str | None, _layer(help=f"A published model ({DEFAULT_MODEL}); the options below change it.")
+    str | None,
+    _layer(
+        help=f"A published model ({DEFAULT_MODEL}), or the path of a config.json; "
+        "the options below change it."
+    ),
 ]
 TokensOption = Annotated[str, _layer(help="Tokens in the whole batch: 4e6, 4M, 4Mi.")]
 WidthOption = Annotated[str | None, _layer(help="D, width of the model.")]
@@ -227,6 +233,21 @@ def machine(params: Mapping[str, Any]) -> Chosen:
     return Chosen(cluster, profile, overlay)
 
 
+def machine_of_steps(params: Mapping[str, Any]) -> Chosen:
+    """The same for whole steps, which have calibrations of their own: at peak where there is none.
+
+    Raises:
+        ValueError: as ``machine``.
+    """
+    if params["rates"] == "achievable":
+        with naming("--cluster"):
+            chip = hw.cluster(params["cluster"]).accelerator.name
+        found = for_accelerator(chip)
+        if found is None or found.step is None:
+            return machine({**params, "rates": "peak"})
+    return machine(params)
+
+
 def _overlay(rates: str, profile: hw.Cluster) -> hw.Calibration | None:
     if rates == "peak":
         return None
@@ -240,8 +261,18 @@ def _overlay(rates: str, profile: hw.Cluster) -> hw.Calibration | None:
     return found
 
 
+def model(text: str) -> Transformer:
+    """A published model by its name, or one of a configuration by its path.
+
+    Raises:
+        ValueError: no such model or file, or a configuration that describes none.
+    """
+    with naming("--model"):
+        return from_config(text) if "/" in text or text.endswith(".json") else preset(text).model
+
+
 def workload(params: Mapping[str, Any]) -> tuple[str | None, Workload]:
-    """The model's name, if it is a published one, and the layer and batch that the options ask for.
+    """The model's name, unless it is a layer of one's own, and the layer and batch that the options ask for.
 
     Raises:
         ValueError: an unknown model, sizes below 1, or a layer of one's own with a size missing.
@@ -263,8 +294,8 @@ def workload(params: Mapping[str, Any]) -> tuple[str | None, Workload]:
         work = Workload(tokens, changed["d_model"], changed["d_ff"])
     else:
         name = name or DEFAULT_MODEL
-        with naming("--model"):
-            work = presets.workload(name, tokens)
+        found = model(name)
+        name, work = found.name, found.workload(tokens)
     work = replace(work, **changed, dtype=params["dtype"])
     return (None if own else name), work
 

@@ -14,7 +14,6 @@ from roofline.cli import inputs, output
 from roofline.counting import parameters
 from roofline.memory import CONVENTIONS, convention
 from roofline.names import choose
-from roofline.presets import preset
 
 # What can be split, and the abbreviations that frameworks have for it.
 AXES = (
@@ -119,7 +118,7 @@ def guide(
     chosen = inputs.machine(ctx.params)
     name, work = inputs.workload(ctx.params)
     assert name is not None, "guide takes no layer of one's own"
-    shape = preset(name).shape
+    shape = inputs.model(model or inputs.DEFAULT_MODEL).shape
     total, one_layer = parameters(shape), replace(shape, layers=1, dense_layers=0, vocab=0)
     with inputs.naming("--bytes-per-parameter"):
         kept = convention(bytes_per_parameter)

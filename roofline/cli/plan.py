@@ -163,6 +163,8 @@ def _tell(
     first, *rest = found.explain().sentences
     output.say(first, style="bold")
     output.say(*rest)
+    if found.best is not None and found.best.fit is None:
+        output.say(found.best.basis)
     if brought is not None:
         output.say(*_budget(brought, days))
     for text, other in others:
@@ -246,6 +248,7 @@ def _best(found: Plan, brought: Outcome) -> dict[str, Any]:
     assert best is not None, "there is an outcome"
     return plan_text.table(found, 1)[0] | {
         "seconds": brought.seconds,
+        "error": brought.sentence(),
         "mfu": brought.mfu,
         "tokens_per_s_per_gpu": brought.tokens_per_second_per_gpu,
         "terms": [{"name": name, "seconds": each} for name, each in best.time.terms.items()],

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
+from roofline.machine import node_size
 from roofline.model import Experts, Latent, Transformer, Window
 from roofline.names import choose
 from roofline.recipes import RECIPES, Recipe
@@ -49,7 +50,7 @@ def flat(training: Training) -> Fields:
     found |= {f"layout.{name}": _shown(name, getattr(training.layout, name)) for name in LAYOUT}
     found["precision"] = training.precision
     found["recipe"] = recipe_name(training.recipe)
-    found["node"] = training.cluster.tiers[0].degree if training.cluster.tiers else 1
+    found["node"] = node_size(training.cluster.tiers)
     return found
 
 
