@@ -67,7 +67,9 @@ def hero(found: Predicted) -> None:
             "stage. More tensor or pipeline parallelism, a higher ZeRO stage or recomputation help.",
             icon=":material/memory:",
         )
-    held = brought.sentence() if found.job.fit is not None else ""  # else the top of the page says it
+    held = (
+        brought.sentence() if found.job.fit is not None else ""
+    )  # else the top of the page says it
     st.caption(f"{held} {_energy(brought)}")
 
 
