@@ -53,7 +53,7 @@ class Question:
     tokens: int  # a step
     sequence: int
     precision: str
-    recipe: str | Recipe | None
+    recipe: str | Recipe | None  # None: the framework's
     rates: str | Calibration
     framework: Framework
     headroom: float  # share of the memory that stays free
@@ -64,7 +64,8 @@ class Question:
         """The sizes that decide which layouts there are."""
         inner = self.cluster.tiers[0].degree if self.cluster.tiers else 1
         batch = self.tokens // self.sequence
-        return Job(self.model, self.gpus, batch, self.sequence, inner, self.base)
+        rules = self.framework.rules
+        return Job(self.model, self.gpus, batch, self.sequence, inner, self.base, rules=rules)
 
     @cached_property
     def overlay(self) -> Calibration | None:
@@ -76,7 +77,8 @@ class Question:
         """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
         base = self.framework.base
         fitted = self.overlay is not None and self.overlay.step is not None
-        return base if fitted else replace(base, tp_overlap=OVERLAP["backward"])
+        fine = base.tp_overlap == OVERLAP["fine"]
+        return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base
 
     @property
     def room(self) -> float:
@@ -90,7 +92,7 @@ class Question:
             layout,
             self.cluster,
             self.precision,
-            recipe=self.recipe,
+            recipe=self.recipe or self.framework.recipe(self.precision),
             rates=self.overlay or PEAK,
         )
 
@@ -179,6 +181,7 @@ def plan(
 
     Args:
         tokens: of a step, all replicas; whole sequences.
+        recipe: what is kept of each parameter; the framework's habit where None.
         headroom: share of the memory that has to stay free.
         progress: called after each block with the share done and the layouts seen.
         limits: values of a choice: ``tp=8``, ``pp="2-8"``, ``recompute="none,full"``.

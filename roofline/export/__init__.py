@@ -10,8 +10,8 @@ with another value is a note.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hardware_profiles import Calibration, Cluster
 from roofline.constraints import misfits
@@ -40,6 +40,7 @@ class Format:
     language: str  # for highlighting
     write: Callable[[Fields, Sequence[str]], str] | None
     read: Callable[[str, int | None], tuple[Fields, Options]] | None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # of the layout, where it stands
 
 
 FORMATS = {
@@ -47,7 +48,9 @@ FORMATS = {
     "torchtitan": Format(
         "torchtitan TOML", ".toml", "toml", torchtitan.write, torchtitan.read_text
     ),
-    "deepspeed": Format("DeepSpeed JSON", ".json", "json", deepspeed.write, deepspeed.read_text),
+    "deepspeed": Format(
+        "DeepSpeed JSON", ".json", "json", deepspeed.write, deepspeed.read_text, deepspeed.ELSEWHERE
+    ),
     "bridge": Format("Megatron-Bridge overrides", ".sh", "bash", bridge.write, bridge.read_text),
     "nanotron": Format("nanotron YAML", ".yaml", "yaml", nanotron.write, nanotron.read_text),
     "plain": Format("Plain JSON", ".json", "json", plain.write, plain.read_text),
@@ -121,22 +124,22 @@ def export(job: Training, format: str) -> Export:
     if row.write is None or row.read is None:
         return Export(trace.write(job), (), row)
     said, _ = row.read(row.write(fields, ()), None)
-    notes = _notes(fields, said, row.title)
+    notes = _notes(fields, said, row)
     return Export(row.write(fields, notes), notes, row)
 
 
-def _notes(meant: Fields, said: Fields, title: str) -> list[str]:
-    if "model.layers" in said:
-        about = []
-    else:
+def _notes(meant: Fields, said: Fields, row: Format) -> list[str]:
+    about = []
+    if "model.layers" not in said:
         about = ["model: its sizes have no options in this file"]
         sizes = {name: value for name, value in settled(meant).items() if name.startswith("model.")}
         said = said | sizes | {name: meant[name] for name in meant if name.startswith("model.")}
-    found = differences(meant, said)
-    return about + [
-        f"{name.removeprefix('layout.')} = {_short(value)} is not in this file, which means {_short(other)}"
-        for name, (value, other) in found.items()
-    ]
+    for path, (value, other) in differences(meant, said).items():
+        name = path.removeprefix("layout.")
+        stated = row.elsewhere.get(name)
+        where = f"; state it in {stated}" if stated else f", which means {_short(other)}"
+        about.append(f"{name} = {_short(value)} is not in this file{where}")
+    return about
 
 
 def _short(value: object) -> str:

@@ -171,6 +171,7 @@ MOOT: tuple[tuple[Callable[[Fields], bool], tuple[str, ...]], ...] = (
     (lambda f: f["layout.tp"] == 1, ("sequence_parallel", "tp_overlap")),
     (lambda f: f["layout.cp"] == 1, ("cp_kind",)),
     (lambda f: f["layout.pp"] == 1, ("schedule", "pp_overlap", "chunks", "even", "order")),
+    (lambda f: f["layout.chunks"] == 1, ("pp_overlap",)),  # only behind other chunks
     (
         _no_experts,
         (
@@ -238,6 +239,8 @@ def settled(found: Mapping[str, Any]) -> Fields:
     if "model.vocab_multiple" in left:
         multiple = left.pop("model.vocab_multiple")
         left["model.vocab"] = -(-left["model.vocab"] // multiple) * multiple
+    if left["layout.tp"] == 1 and "dtensor" in str(left.get("recipe")):
+        left["recipe"] = str(left["recipe"]).replace("-dtensor", "")
     made = model(found)
     if made and not made.dense_layers:
         left.pop("model.d_ff", None)
