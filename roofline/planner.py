@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardware_profiles import Calibration, Cluster
-from hardware_profiles.errors import UnfilledUnits
+from hardware_profiles.catalog import networked
+from hardware_profiles.errors import NoNetwork, UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
@@ -27,7 +28,7 @@ from roofline.layout import OVERLAP, Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.model import Transformer
 from roofline.names import choose
-from roofline.ranking import Ranking, Rows, complexity
+from roofline.ranking import Ranking, Rows, complexity, distinct
 from roofline.recipes import Recipe
 from roofline.relaxing import relaxation
 from roofline.space import BLOCK, CHOICES, Job, Space
@@ -130,6 +131,11 @@ class Plan:
         """The fastest layout that fits; None where none does."""
         return self.question.training(self.layout()) if self.fitting else None
 
+    @cached_property
+    def distinct(self) -> Rows:
+        """Of ``ranked`` the first of every kind: no two that differ in minor choices alone."""
+        return distinct(self.ranked)
+
     def training(self, place: int) -> Training:
         """A place of the ranking, predicted with all its terms."""
         return self.question.training(self.layout(place))
@@ -207,12 +213,29 @@ def plan(
     return search(question, progress, block)
 
 
+def largest(cluster: Cluster) -> float:
+    """GPUs that a cluster can grow to: without a network beyond its only tier, those that it has."""
+    return float("inf") if len(cluster.tiers) > 1 else cluster.gpus
+
+
+def alone(cluster: Cluster) -> str:
+    """That a cluster has no network, and which profiles have one, in a sentence without its stop."""
+    name, near = cluster.name.partition(" (")[0], ", ".join(networked(cluster))  # not the overlay
+    return (
+        f"{name} has {cluster.gpus:,} GPUs and no network beyond; the nearest profiles "
+        f"with a network: {near}"
+    )
+
+
 def holding(cluster: Cluster, gpus: int) -> Cluster:
     """The cluster with as many whole units as it takes to hold ``gpus``.
 
     Raises:
-        ValueError: when ``gpus`` is no whole number, or below 1.
+        ValueError: when ``gpus`` is no whole number, below 1, or more than a cluster has that is a
+            single node without a network.
     """
+    if gpus > largest(cluster):
+        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
     try:
         return cluster.resized(gpus)
     except UnfilledUnits as error:

@@ -24,6 +24,7 @@ Column = NDArray[np.float64]
 Rows = dict[str, Column]
 
 OBJECTIVES = ("seconds", "memory", "complexity")
+KIND = ("tp", "cp", "ep", "pp", "zero", "shard", "recompute")  # what sets two layouts apart
 CELLS = 16  # of the field, a factor of e of time or memory
 LOWEST_TIME, LOWEST_MEMORY = 14.0, 14.0  # a microsecond; a megabyte
 COLUMNS, LINES = 34 * CELLS, 24 * CELLS
@@ -146,6 +147,19 @@ def cell(rows: Rows) -> NDArray[np.int64]:
     memory = np.clip(CELLS * (np.log(rows["memory"]) - LOWEST_MEMORY), 0, LINES - 1)
     place = np.floor(time) * LINES + np.floor(memory)
     return np.asarray(2 * place + (rows["fits"] > 0), np.int64)
+
+
+def distinct(rows: Rows) -> Rows:
+    """The first of every kind of layout, with its ``place`` (from 1) among all.
+
+    Layouts of one kind differ in minor choices alone: chunks, placement, micro-batch, which layers
+    are recomputed.
+    """
+    if not rows or not len(rows["seconds"]):
+        return rows
+    kinds = np.stack([rows[name] for name in KIND], axis=1)
+    places = np.sort(np.unique(kinds, axis=0, return_index=True)[1])
+    return {**taken(rows, places), "place": np.asarray(places + 1, float)}
 
 
 def taken(rows: Rows, which: NDArray[Any]) -> Rows:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +46,37 @@ def plain(value: Any) -> Any:
 def as_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def writable(file: Path | None) -> None:
+    """Pass where a file can be written, before anybody waits for what goes into it.
+
+    Raises:
+        ValueError: a folder, one that is not there, or no leave to write.
+    """
+    if file is None:
+        return
+    folder = file.absolute().parent
+    there = folder if folder.is_dir() else next(up for up in folder.parents if up.is_dir())
+    if file.is_dir():
+        why = f"is a folder; the nearest: {file / 'launch.sh'}"
+    elif there != folder:
+        why = f"is in no folder that there is; the nearest: {there / file.name}"
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        why = "may not be written; allowed: a file of your own"
+    else:
+        return
+    raise ValueError(f"output: {file} {why}")
+
+
+def save(file: Path, text: str) -> None:
+    """Write a whole file or none."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def console(stderr: bool = False) -> Console:

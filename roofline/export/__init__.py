@@ -28,7 +28,17 @@ from roofline.names import choose
 from roofline.recipes import Recipe
 from roofline.training import ACHIEVABLE, Training, training
 
-__all__ = ["FORMATS", "Description", "Export", "Format", "Ignored", "export", "load"]
+__all__ = [
+    "ALIASES",
+    "FORMATS",
+    "Description",
+    "Export",
+    "Format",
+    "Ignored",
+    "export",
+    "load",
+    "named",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,23 @@ FORMATS = {
     "plain": Format("Plain JSON", ".json", "json", plain.write, plain.read_text),
     "trace": Format("Chrome trace of the predicted step", ".json", "json", None, None),
 }
+
+
+ALIASES = {"json": "plain", "nemo": "bridge"}
+
+
+def named(format: str, field: str = "format") -> str:
+    """The name in ``FORMATS`` of a format, or of another word for it.
+
+    Raises:
+        ValueError: an unknown format, naming ``field`` and the nearest.
+
+    >>> named("json"), named("megatron")
+    ('plain', 'megatron')
+    """
+    name = ALIASES.get(format, format)
+    choose(field, name, FORMATS)
+    return name
 
 
 class Export(str):
@@ -119,7 +146,7 @@ def export(job: Training, format: str) -> Export:
         ValueError: an unknown format, naming the nearest; a column of layouts; for a trace, a
             schedule that does not work for the pipeline.
     """
-    row = choose("format", format, FORMATS)
+    row = FORMATS[named(format)]
     fields = flat(job)
     if row.write is None or row.read is None:
         return Export(trace.write(job), (), row)
@@ -161,8 +188,8 @@ def load(text: str, format: str | None = None, gpus: int | None = None) -> Descr
         ValueError: an unknown format, text that is not of it, an option whose value cannot be, or
             options that contradict each other; the message names option, value and what is allowed.
     """
-    name = format or guess(text)
-    row = choose("format", name, FORMATS)
+    name = named(format or guess(text))
+    row = FORMATS[name]
     if row.read is None:
         raise ValueError(f"format: {name!r} cannot be read; allowed: {', '.join(_readable())}")
     fields, options = row.read(text, gpus)
