@@ -85,6 +85,8 @@ def _no_weights_cut(t: Table) -> Mask:
     return np.asarray((t["tp"] == 1) | (t["zero"] < 3))
 
 
+# Of a model that is the user's own code: FlashAttention-2, and each small operation a kernel.
+KERNELS = {"attention": FLASH["flash-2"], "fused": 0, "fused_experts": 0}
 FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1}
 SHARDED = {"": "fsdp-fp8", "bf16": "fsdp", "fp16": "fsdp"}
 DTENSOR = {name: row.replace("fsdp", "fsdp-dtensor") for name, row in SHARDED.items()}
@@ -136,7 +138,7 @@ FRAMEWORKS = {
                 "sequence_parallel": ("off",),
                 "recompute": ("none", "full"),
             },
-            {"tp_overlap": OVERLAP["none"]},
+            KERNELS | {"tp_overlap": OVERLAP["none"]},
             {"": "bf16-gradients"},
             (
                 ("DeepSpeed's pipeline goes with ZeRO-1 at most", _no_gradients_cut),
@@ -146,8 +148,15 @@ FRAMEWORKS = {
         Framework(
             "fsdp",
             "PyTorch FSDP2 alone",
-            {"tp": (1,), "cp": (1,), "pp": (1,), "ep": (1,), "zero": (3,)},
-            {"gradient_bytes": 4},
+            {
+                "tp": (1,),
+                "cp": (1,),
+                "pp": (1,),
+                "ep": (1,),
+                "zero": (3,),
+                "recompute": ("none", "half", "block"),
+            },
+            {"attention": FLASH["flash-2"], "gradient_bytes": 4},
             SHARDED,
         ),
         Framework(

@@ -534,8 +534,9 @@ def test_torchtitan_flavor_round_trip() -> None:
 
 def test_deepspeed_round_trip() -> None:
     layout = Layout(
-        64, tp=4, batch=256, micro_batch=2, sequence=2048, zero=2, sequence_parallel=0, tp_overlap=0
-    )
+        64, tp=4, batch=256, micro_batch=2, sequence=2048, zero=2, sequence_parallel=0, tp_overlap=0,
+        attention=FLASH["flash-2"], fused=0, fused_experts=0,
+    )  # fmt: skip
     one = job("llama-3-8b", layout, recipe="bf16-gradients")
     text = export(one, "deepspeed")
     assert text.notes == ("model: its sizes have no options in this file",)

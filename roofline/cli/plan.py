@@ -188,6 +188,8 @@ def _tell(
                 for row in rows
             ],
         )  # fmt: skip
+        if len(rows) > 1 and not params["twins"]:
+            output.say("One layout of each kind; --twins lists minor choices too.", style="dim")
 
 
 def _budget(brought: Outcome, days: float | None) -> Iterator[str]:

@@ -69,6 +69,9 @@ def _read_batch(o: Options, f: Fields) -> Fields:
         o.refuse("data_parallel_size", stated, f"{replicas}, as the batch sizes have it")
     return {
         "layout.cp": split,
+        "layout.attention": "flash-2",  # the kernels are the script's
+        "layout.fused": 0,
+        "layout.fused_experts": 0,
         "layout.sequence_parallel": 0,
         "layout.tp_overlap": "none",  # AutoTP waits for its all-reduces
         "layout.gpus": replicas * split * f["layout.tp"],
