@@ -176,7 +176,7 @@ def _unfit(plan: Plan) -> Iterator[str]:
     else:
         profile = plan.question.profile
         most = min(float(plan.question.gpus << DOUBLINGS), largest(profile))
-        more = f"up to {most:,} GPUs" if most > plan.question.gpus else "more GPUs"
+        more = f"up to {most:,.0f} GPUs" if most > plan.question.gpus else "more GPUs"
         yield f"Neither other choices nor {more} make it fit."
         if most == largest(profile):
             yield f"{alone(profile)}."

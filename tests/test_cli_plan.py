@@ -185,6 +185,24 @@ class TestFind:
         assert found["best"]["train_s"] <= 20 * DAY
         assert f"{found['best']['value']:,} GPUs" in found["answer"]
 
+    def test_gpus_are_the_most_of_a_search_for_them(self) -> None:
+        line = "plan --model llama-3-8b --tokens 512Ki --framework megatron --cp 1 --chunks 1"
+        found = json.loads(run(f"{line} --find gpus --budget 1T --days 1 --gpus 24 --json").stdout)
+        assert found["best"] is None
+        assert max(row["value"] for row in found["tries"]) == 24
+        assert "not met by any number of GPUs up to 24" in found["answer"]
+
+    def test_a_cluster_that_is_too_small_keeps_its_reason(self) -> None:
+        found = document(f"plan {FEW} --cluster l40s-box,dgx-h100-superpod")
+        assert found["best"]["value"] == "dgx-h100-superpod"
+        reason = next(row["reason"] for row in found["tries"] if row["value"] == "l40s-box")
+        assert "l40s-box has 8 GPUs and no network beyond" in reason
+
+    def test_gpus_that_fill_no_node_are_told_apart_from_the_machine(self) -> None:
+        result = run("plan --model llama-3-8b --gpus 13 --tokens 208Ki --framework megatron")
+        assert result.stdout.startswith("13 of 16 × NVIDIA H100")
+        assert "on 13 × NVIDIA H100" in result.stdout
+
     def test_cheapest(self) -> None:
         line = "plan --model llama-3-8b --tokens 512Ki --framework megatron --cp 1 --chunks 1"
         found = document(f"{line} --budget 100e9 --price 2")

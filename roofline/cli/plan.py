@@ -165,7 +165,7 @@ def _tell(
     others: list[tuple[str, Plan]],
 ) -> None:
     """The answer for people."""
-    output.say(job.machine.line())
+    output.say(job.line())
     first, *rest = found.explain().sentences
     output.say(first, style="bold")
     output.say(*rest)
