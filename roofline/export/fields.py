@@ -162,6 +162,13 @@ def data_ranks(found: Mapping[str, Any]) -> float:
     return float(found["layout.gpus"] / (found["layout.tp"] * found["layout.pp"]))
 
 
+def _expert_ranks(f: Fields) -> float:
+    """Ranks that reduce an expert's gradient; 1 without experts."""
+    if "model.experts.count" not in f:
+        return 1.0
+    return float(f["layout.gpus"] / (f["layout.pp"] * f["layout.ep"] * f["layout.etp"]))
+
+
 def _no_experts(f: Fields) -> bool:
     return "model.layers" in f and "model.experts.count" not in f
 
@@ -185,7 +192,7 @@ MOOT: tuple[tuple[Callable[[Fields], bool], tuple[str, ...]], ...] = (
     ),
     (lambda f: f["layout.recompute"] == "none", ("recompute_share",)),
     (
-        lambda f: data_ranks(f) == 1,
+        lambda f: max(data_ranks(f), _expert_ranks(f)) == 1,
         (
             *("zero", "shard", "reshard", "dp_overlap", "gradient_bytes", "weight_bytes"),
             "order",
