@@ -192,6 +192,13 @@ class TestFind:
         assert max(row["value"] for row in found["tries"]) == 24
         assert "not met by any number of GPUs up to 24" in found["answer"]
 
+    def test_the_answer_of_a_search_is_exported(self, tmp_path: Path) -> None:
+        file = tmp_path / "train.sh"
+        line = f"plan {FEW} --find batch --export megatron --output {file} --json"
+        found = json.loads(run(line).stdout)
+        assert found["export"]["text"] == file.read_text()
+        assert load(file.read_text()).layout.batch == found["best"]["value"] / 4096
+
     def test_a_cluster_that_is_too_small_keeps_its_reason(self) -> None:
         found = document(f"plan {FEW} --cluster l40s-box,dgx-h100-superpod")
         assert found["best"]["value"] == "dgx-h100-superpod"

@@ -41,11 +41,13 @@ def sought(params: Mapping[str, Any]) -> str | None:
 
 def find(what: str, params: Mapping[str, Any]) -> None:
     """A search over GPUs, batch, sequence or clusters: its tries as they come, and its answer."""
-    names = params["cluster"].split(",")
+    names, form = params["cluster"].split(","), output.wanted(params)
     job = _job(params, names)
     with Bar() as bar:
         search = _search(what, job, params, names, bar)
         answer = search.answer
+    best = answer.best.plan if answer.best else None
+    launch = best.export(form) if form and best else None
     free = what in ("gpus", "money")  # nobody said how many GPUs
     if params["json"]:
         output.as_json(
@@ -53,12 +55,15 @@ def find(what: str, params: Mapping[str, Any]) -> None:
             | ({"gpus": None} if free else {})
             | {"limits": limits(params), "find": what, "answer": answer.sentence}
             | {"best": answer.best.row() if answer.best else None, "tries": answer.rows()}
+            | {"export": launch and output.exported(launch)}
         )
     else:
         machine = job.machine.profile.accelerator.title if free else job.line()
         output.say(f"{job.model.name} on {machine}")
         output.say(answer.sentence, style="bold")
         output.table(_HEAD, [_tried(one) for one in answer.tries])
+    if launch is not None:
+        output.hand_over(launch, params["output_file"], params["json"])
     if answer.best is None:
         raise typer.Exit(1)
 

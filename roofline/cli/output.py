@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.bound import Term
+from roofline.export import Export, named
 from roofline.units import show
 
 FILE_WIDTH = 140  # columns of a table that no terminal shows
@@ -77,6 +78,37 @@ def save(file: Path, text: str) -> None:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def wanted(params: Mapping[str, Any]) -> str | None:
+    """The format of the launch file that the options of a plan ask for, before anybody searches.
+
+    Raises:
+        ValueError: an unknown format, a file without a format, or one that cannot be written.
+    """
+    form = None if params["export"] is None else named(params["export"], "export")
+    if form is None and params["output_file"] is not None:
+        raise ValueError("output: a launch file needs --export FORMAT; allowed: both or none")
+    writable(params["output_file"])
+    return form
+
+
+def exported(launch: Export) -> dict[str, Any]:
+    """A launch file, for JSON."""
+    return {"format": launch.row.title, "text": launch, "notes": launch.notes}
+
+
+def hand_over(launch: Export, file: Path | None, json: bool = False) -> None:
+    """A launch file to where it belongs: a file, or standard output unless JSON stands there."""
+    if file is not None:
+        save(file, launch)
+        console(stderr=True).print(f"{launch.row.title}: {file}")
+    elif not json:
+        say("", f"{launch.row.title}:", style="bold")
+        say(*launch.splitlines())
+    if not json and launch.row.language == "json":  # which has no comments for them
+        for note in launch.notes:
+            console(stderr=True).print(f"note: {note}", soft_wrap=True)
 
 
 def console(stderr: bool = False) -> Console:

@@ -28,7 +28,7 @@ from roofline.cli.asked import (
 )
 from roofline.describe import describe
 from roofline.explain import too_much, versus
-from roofline.export import ALIASES, FORMATS, Export, named
+from roofline.export import ALIASES, FORMATS, Export
 from roofline.outcome import Outcome, outcome
 from roofline.planner import HEADROOM, Plan
 from roofline.units import DAY, show
@@ -123,10 +123,7 @@ def plan(
 
 def _plan(params: Mapping[str, Any]) -> None:
     """The plan that the options ask for; exit code 1 where nothing fits."""
-    form = None if params["export"] is None else named(params["export"], "export")
-    if form is None and params["output_file"] is not None:
-        raise ValueError("output: a launch file needs --export FORMAT; allowed: both or none")
-    output.writable(params["output_file"])
+    form = output.wanted(params)
     job, bounds = asked(params), limits(params)
     total = None if params["budget"] is None else inputs.count("--budget", params["budget"])
     with Bar() as bar:
@@ -139,22 +136,9 @@ def _plan(params: Mapping[str, Any]) -> None:
     else:
         _tell(job, found, params, brought, others)
     if launch is not None:
-        hand_over(launch, params["output_file"], params["json"])
+        output.hand_over(launch, params["output_file"], params["json"])
     if found.best is None:
         raise typer.Exit(1)
-
-
-def hand_over(launch: Export, file: Path | None, json: bool = False) -> None:
-    """A launch file to where it belongs: a file, or standard output unless JSON stands there."""
-    if file is not None:
-        output.save(file, launch)
-        output.console(stderr=True).print(f"{launch.row.title}: {file}")
-    elif not json:
-        output.say("", f"{launch.row.title}:", style="bold")
-        output.say(*launch.splitlines())
-    if not json and launch.row.language == "json":  # which has no comments for them
-        for note in launch.notes:
-            output.console(stderr=True).print(f"note: {note}", soft_wrap=True)
 
 
 def _tell(
@@ -250,7 +234,7 @@ def _document(
             }
             for text, other in others
         ],
-        "export": launch and {"format": launch.row.title, "text": launch, "notes": launch.notes},
+        "export": launch and output.exported(launch),
     }
 
 
