@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard import plan_controls, plan_data
 from dashboard.plan_data import Asked
+from hardware_profiles.errors import NoNetwork
 from roofline.describe import describe
 from roofline.planner import Plan
 from roofline.units import show
@@ -30,21 +31,29 @@ def nothing_fits(asked: Asked, found: Plan) -> None:
         f"{show(need, 'B')} a GPU: {show(need - room, 'B')} too much.",
         icon=":material/memory:",
     )
-    _buttons("What makes room", dict(_ways(asked)))
+    _buttons("What makes room", dict(_ways(asked, need)))
 
 
-def _ways(asked: Asked) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Changes after which something fits, each with the values of its controls."""
+def _ways(asked: Asked, need: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Changes after which something fits, each with the values of its controls.
+
+    ``need`` bytes take the smallest layout there is.
+    """
     limits = plan_controls.stated()
     for name in limits:
-        less = tuple(pair for pair in asked.limits if pair[0] != name)
-        if _fits(plan_data.others(asked, limits=less)):
+        rest = tuple(pair for pair in asked.limits if pair[0] != name)
+        if _fits(plan_data.others(asked, limits=rest)):
             label = (plan_controls.SHOWN | plan_controls.MORE)[name].label
             yield f"No limit on {label}", {"drop": (name,)}
     if asked.limits and _fits(plan_data.others(asked, limits=())):
         yield "No limits", {"drop": tuple(limits)}
-    if asked.headroom and _fits(plan_data.others(asked, headroom=0.0)):
-        yield "Keep no memory free", {"headroom": 0}
+    left = 100.0 * (1.0 - need / asked.cluster.hbm_bytes)
+    less = [free for free in plan_controls.KEPT_FREE if free <= left]
+    if less and _fits(plan_data.others(asked, headroom=less[-1] / 100)):
+        yield (
+            f"Keep {less[-1]} % free" if less[-1] else "Keep no memory free",
+            {"headroom": less[-1]},
+        )
     if asked.framework != "any" and _fits(plan_data.others(asked, framework="any")):
         yield "Any framework", {"framework": "any"}
     limit = dict(asked.limits) | {"offload_share": "0,0.5,1"}
@@ -81,6 +90,8 @@ def impossible(error: ValueError, asked: Asked) -> None:
         found[f"No limit on {label}"] = {"drop": (blamed,)}
     if asked.limits:
         found["No limits"] = {"drop": tuple(plan_controls.stated())}
+    if isinstance(error, NoNetwork):
+        found[f"{error.most:,} GPUs"] = {"gpus": error.most}
     for tokens in _batches(text, asked):
         words = f"{tokens:.0f}"
         found[f"{show(tokens)} tokens a batch"] = {"tokens": words, "token_stops": [words]}

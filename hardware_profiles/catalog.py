@@ -8,6 +8,7 @@ one in place. The cluster ``local`` is the machine that this runs on.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import reprlib
@@ -43,6 +44,20 @@ def accelerators() -> list[str]:
 def clusters() -> list[str]:
     """Names of every cluster that can be loaded, sorted; ``local`` among them."""
     return sorted({*index("cluster"), LOCAL})
+
+
+def networked(like: Cluster, count: int = 3) -> list[str]:
+    """Shipped clusters of more than one tier: those of the same accelerator, then of the nearest peak."""
+
+    def apart(other: Cluster) -> tuple[bool, float, str]:
+        theirs, ours = other.accelerator, like.accelerator
+        peaks = [max(one.peak_flops.values()) for one in (theirs, ours)]
+        return theirs.name != ours.name, abs(math.log(peaks[0] / peaks[1])), other.name
+
+    known = [cluster(name) for name in clusters() if name != LOCAL]
+    return [one.name for one in sorted((one for one in known if len(one.tiers) > 1), key=apart)][
+        :count
+    ]
 
 
 def accelerator(name: str) -> Accelerator:

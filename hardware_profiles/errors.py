@@ -33,6 +33,15 @@ class UnfilledUnits(ProfileError):
         )
 
 
+class NoNetwork(ValueError):
+    """More GPUs than a cluster without a network has; ``most`` says how many."""
+
+    def __init__(self, message: str, most: int) -> None:
+        """Say it in words."""
+        self.most = most
+        super().__init__(message)
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """The choices most like ``name``, or all of them when none is close, as the end of a sentence.
 

@@ -57,8 +57,12 @@ def differences(here: StepTime, there: StepTime) -> list[Difference]:
     return sorted(found, key=lambda one: -abs(one.more))
 
 
-def versus(best: Training, other: Training, name: str = "") -> str:
-    """How ``other``, called ``name``, compares with ``best``, and because of which terms."""
+def versus(best: Training, other: Training, name: str = "", room: float | None = None) -> str:
+    """How ``other``, called ``name``, compares with ``best``, and because of which terms.
+
+    Args:
+        room: bytes of a GPU that it may take; its memory where None.
+    """
     here, there = float(best.time.seconds), float(other.time.seconds)
     ratio = there / here - 1
     speed = (
@@ -75,10 +79,19 @@ def versus(best: Training, other: Training, name: str = "") -> str:
         f"{name or degrees(other.layout)} is {speed} ({show(there, 's')} against {show(here, 's')})"
     )
     text += f": {', '.join(because)}" if because else ""
-    needs, room = float(other.memory.total), other.cluster.hbm_bytes
-    if needs > room:
-        text += f"; and it does not fit: {show(needs, 'B')} of {show(room, 'B')}"
-    return text
+    more = too_much(other, room)
+    return f"{text}; and it {more}" if more else text
+
+
+def too_much(job: Training, room: float | None = None) -> str:
+    """``does not fit: it needs 95 GB a GPU, 21 GB more than the 74 GB …``; nothing where it fits."""
+    needs, most = float(job.memory.total), job.cluster.hbm_bytes if room is None else room
+    if needs <= most:
+        return ""
+    over, there = show(needs - most, "B"), show(most, "B")
+    return (
+        f"does not fit: it needs {show(needs, 'B')} a GPU, {over} more than the {there} there are"
+    )
 
 
 def _signed(seconds: float) -> str:

@@ -2,10 +2,14 @@
 
     tp=8    pp="2-8"    micro_batch=(1, 2)    recompute="none,full"    schedule="1f1b"
 
-A framework is a row: the choices that it has, and habits of its layouts. A limit replaces what is
-sensible, so that an unusual value is tried where it is asked for.
+A framework is a row: the choices that it has, those of them that do not go together, habits of its
+layouts, and what it keeps of each parameter. A limit replaces what is sensible, so that an unusual
+value is tried where it is asked for.
 
 Sources: Megatron-LM, torchtitan, DeepSpeed and nanotron, their documentation of 2025 and 2026.
+torchtitan, models/*/infra/pipeline and torch/distributed/pipelining/schedules.py: zero-bubble
+schedules refuse compiled blocks. DeepSpeed, runtime/pipe/engine.py (ZeRO-2 and 3), its AutoTP
+training tutorial (ZeRO-3). nanotron, parallel/context.py: ranks as (pp, dp, cp, tp).
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from roofline.layout import ORDER, OVERLAP, RECOMPUTE, SCHEDULE, Layout
+import numpy as np
+
+from roofline import frameworks
+from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, Layout
 from roofline.names import choose
-from roofline.space import CHOICES, Job, sensible
+from roofline.space import CHOICES, Job, Mask, Rule, Table, sensible
 
 NAMED: dict[str, dict[str, int]] = {
     "schedule": SCHEDULE,
@@ -36,16 +43,54 @@ class Framework:
 
     name: str
     about: str
-    can: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    can: Mapping[str, tuple[str | int | float, ...]] = field(default_factory=dict)
     habits: Mapping[str, float] = field(default_factory=dict)
+    recipes: Mapping[str, str] = field(default_factory=dict)  # by precision; "": of every other
+    rules: tuple[tuple[str, Rule], ...] = ()  # of choices together
 
     @property
     def base(self) -> Layout:
         """A layout with its habits."""
         return replace(Layout(1), **self.habits)
 
+    def recipe(self, precision: str) -> str | None:
+        """What it keeps of each parameter; None where it has no habit of its own."""
+        return self.recipes.get(precision, self.recipes.get(""))
 
+
+def _published(name: str, **more: float) -> dict[str, float]:
+    """Habits as the published runs of a framework show them."""
+    row = next(row for row in frameworks.FRAMEWORKS if row.name == name)
+    return {
+        "attention": FLASH[row.attention],
+        "fused": int(row.fused),
+        "tp_overlap": OVERLAP[row.tp_overlap],
+        **more,
+    }
+
+
+def _every_layer(t: Table) -> Mask:
+    return np.asarray((t["recompute"] != RECOMPUTE["half"]) | (t["recompute_share"] == 1))
+
+
+def _whole_contexts(t: Table) -> Mask:
+    return np.asarray((t["shard"] == 0) | (t["shard"] % t["cp"] == 0))
+
+
+def _no_gradients_cut(t: Table) -> Mask:
+    return np.asarray((t["pp"] == 1) | (t["zero"] < 2))
+
+
+def _no_weights_cut(t: Table) -> Mask:
+    return np.asarray((t["tp"] == 1) | (t["zero"] < 3))
+
+
+# Of a model that is the user's own code: FlashAttention-2, and each small operation a kernel.
+KERNELS = {"attention": FLASH["flash-2"], "fused": 0, "fused_experts": 0}
 FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1}
+SHARDED = {"": "fsdp-fp8", "bf16": "fsdp", "fp16": "fsdp"}
+DTENSOR = {name: row.replace("fsdp", "fsdp-dtensor") for name, row in SHARDED.items()}
+OUTSIDE = ("tp-cp-dp-pp",)  # the pipeline
 
 FRAMEWORKS = {
     row.name: row
@@ -64,24 +109,70 @@ FRAMEWORKS = {
         ),
         Framework(
             "torchtitan",
-            "torchtitan: FSDP2 and HSDP, tensor, context and pipeline parallelism",
-            {"zero": (3,), "schedule": ("1f1b", "zb-v"), "order": ("tp-cp-dp-pp",), "etp": (1,)},
-            {"fused": 1},
+            "torchtitan, compiled: FSDP2 and HSDP, tensor, context and pipeline parallelism, "
+            "1F1B plain and interleaved; no asynchronous tensor parallelism",
+            {
+                "zero": (3,),
+                "schedule": ("1f1b",),
+                "order": OUTSIDE,
+                "etp": (1,),
+                "recompute": ("none", "half", "block"),
+            },
+            _published("torchtitan", gradient_bytes=4),
+            DTENSOR,
+            (
+                ("torchtitan repeats every second matmul in all layers or none", _every_layer),
+                ("torchtitan shards over whole context-parallel groups", _whole_contexts),
+            ),
         ),
         Framework(
             "deepspeed",
-            "DeepSpeed: ZeRO, plain 1F1B; no context parallelism",
-            {"schedule": ("1f1b",), "chunks": (1,), "cp": (1,), "zero": (0, 1, 2, 3)},
+            "DeepSpeed: ZeRO, AutoTP, plain 1F1B; no context parallelism",
+            {
+                "schedule": ("1f1b",),
+                "chunks": (1,),
+                "cp": (1,),
+                "zero": (0, 1, 2, 3),
+                "order": OUTSIDE,
+                "etp": (1,),
+                "sequence_parallel": ("off",),
+                "recompute": ("none", "full"),
+            },
+            KERNELS | {"tp_overlap": OVERLAP["none"]},
+            {"": "bf16-gradients"},
+            (
+                ("DeepSpeed's pipeline goes with ZeRO-1 at most", _no_gradients_cut),
+                ("DeepSpeed's AutoTP goes with ZeRO-2 at most", _no_weights_cut),
+            ),
         ),
         Framework(
             "fsdp",
             "PyTorch FSDP2 alone",
-            {"tp": (1,), "cp": (1,), "pp": (1,), "ep": (1,), "zero": (3,)},
+            {
+                "tp": (1,),
+                "cp": (1,),
+                "pp": (1,),
+                "ep": (1,),
+                "zero": (3,),
+                "recompute": ("none", "half", "block"),
+            },
+            {"attention": FLASH["flash-2"], "gradient_bytes": 4},
+            SHARDED,
         ),
         Framework(
             "nanotron",
             "nanotron: 1F1B, tensor parallelism, ZeRO-1",
-            {"schedule": ("1f1b",), "chunks": (1,), "zero": (0, 1), "recompute": ("none", "full")},
+            {
+                "schedule": ("1f1b",),
+                "chunks": (1,),
+                "zero": (0, 1),
+                "shard": (0,),
+                "order": OUTSIDE,
+                "recompute": ("none", "full"),
+                "recompute_share": (1.0,),
+            },
+            _published("nanotron", gradient_bytes=4),
+            {"": "mixed"},
         ),
     )
 }
@@ -97,7 +188,7 @@ def values(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> Value
     for name, can in framework.can.items():
         able = tuple(_value(name, one) for one in can)
         kept = tuple(v for v in found[name] if v in able)
-        found[name] = kept or able
+        found[name] = able if name in NAMED else kept or able
     for name, limit in limits.items():
         choose("limit", name, dict.fromkeys(CHOICES))
         found[name] = allowed(name, limit, found[name])

@@ -43,7 +43,8 @@ def table(plan: Plan, count: int = SHOWN, rows: Rows | None = None) -> list[dict
     found = []
     for place in range(min(count, len(ranked.get("seconds", ())))):
         layout = plan.layout(place, ranked)
-        row: dict[str, Any] = {"place": place + 1, "dp": float(layout.dp)}
+        number = int(ranked["place"][place]) if "place" in ranked else place + 1
+        row: dict[str, Any] = {"place": number, "dp": float(layout.dp)}
         row |= {name: _said(name, float(ranked[name][place])) for name in CHOICES}
         seconds = float(ranked["seconds"][place])
         row |= {
@@ -65,9 +66,9 @@ def frame(plan: Plan) -> Any:
 
 
 def text(plan: Plan) -> str:
-    """Headline, counts and the first places."""
+    """Headline, counts and the first places, one of each kind."""
     lines = [headline(plan), f"{plan.seen:,} layouts, {plan.fitting:,} fit"]
-    for row in table(plan, 5):
+    for row in table(plan, 5, plan.distinct):
         lines.append(f"{row['place']:3d}  {show(row['step_s'], 's'):>9}  {row['layout']}")
     lines += _uncalibrated(plan)
     return "\n".join(lines)
@@ -76,7 +77,7 @@ def text(plan: Plan) -> str:
 def html(plan: Plan) -> str:
     """The same as a table of HTML."""
     head = "".join(f"<th>{name}</th>" for name in ("", "layout", "step", "slower", "memory"))
-    body = "".join(_html_row(row) for row in table(plan))
+    body = "".join(_html_row(row) for row in table(plan, SHOWN, plan.distinct))
     said = "".join(f"<p>{escape(line)}</p>" for line in _uncalibrated(plan))
     return f"<p><b>{escape(headline(plan))}</b></p><table><tr>{head}</tr>{body}</table>{said}"
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardware_profiles import Calibration, Cluster
-from hardware_profiles.errors import UnfilledUnits
+from hardware_profiles.catalog import networked
+from hardware_profiles.errors import NoNetwork, UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
@@ -28,7 +29,7 @@ from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.machine import node_size
 from roofline.model import Transformer
 from roofline.names import choose
-from roofline.ranking import Ranking, Rows, complexity
+from roofline.ranking import Ranking, Rows, complexity, distinct
 from roofline.recipes import Recipe
 from roofline.relaxing import relaxation
 from roofline.space import BLOCK, CHOICES, Job, Space
@@ -54,7 +55,7 @@ class Question:
     tokens: int  # a step
     sequence: int
     precision: str
-    recipe: str | Recipe | None
+    recipe: str | Recipe | None  # None: the framework's
     rates: str | Calibration
     framework: Framework
     headroom: float  # share of the memory that stays free
@@ -65,7 +66,8 @@ class Question:
         """The sizes that decide which layouts there are."""
         inner = node_size(self.cluster.tiers)
         batch = self.tokens // self.sequence
-        return Job(self.model, self.gpus, batch, self.sequence, inner, self.base)
+        rules = self.framework.rules
+        return Job(self.model, self.gpus, batch, self.sequence, inner, self.base, rules=rules)
 
     @cached_property
     def overlay(self) -> Calibration | None:
@@ -77,7 +79,8 @@ class Question:
         """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
         base = self.framework.base
         fitted = self.overlay is not None and self.overlay.step is not None
-        return base if fitted else replace(base, tp_overlap=OVERLAP["backward"])
+        fine = base.tp_overlap == OVERLAP["fine"]
+        return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base
 
     @property
     def room(self) -> float:
@@ -91,7 +94,7 @@ class Question:
             layout,
             self.cluster,
             self.precision,
-            recipe=self.recipe,
+            recipe=self.recipe or self.framework.recipe(self.precision),
             rates=self.overlay or PEAK,
         )
 
@@ -128,6 +131,11 @@ class Plan:
     def best(self) -> Training | None:
         """The fastest layout that fits; None where none does."""
         return self.question.training(self.layout()) if self.fitting else None
+
+    @cached_property
+    def distinct(self) -> Rows:
+        """Of ``ranked`` the first of every kind: no two that differ in minor choices alone."""
+        return distinct(self.ranked)
 
     def training(self, place: int) -> Training:
         """A place of the ranking, predicted with all its terms."""
@@ -180,6 +188,7 @@ def plan(
 
     Args:
         tokens: of a step, all replicas; whole sequences.
+        recipe: what is kept of each parameter; the framework's habit where None.
         headroom: share of the memory that has to stay free.
         progress: called after each block with the share done and the layouts seen.
         limits: values of a choice: ``tp=8``, ``pp="2-8"``, ``recompute="none,full"``.
@@ -205,12 +214,29 @@ def plan(
     return search(question, progress, block)
 
 
+def largest(cluster: Cluster) -> float:
+    """GPUs that a cluster can grow to: without a network beyond its only tier, those that it has."""
+    return float("inf") if len(cluster.tiers) > 1 else cluster.gpus
+
+
+def alone(cluster: Cluster) -> str:
+    """That a cluster has no network, and which profiles have one, in a sentence without its stop."""
+    name, near = cluster.name.partition(" (")[0], ", ".join(networked(cluster))  # not the overlay
+    return (
+        f"{name} has {cluster.gpus:,} GPUs and no network beyond; the nearest profiles "
+        f"with a network: {near}"
+    )
+
+
 def holding(cluster: Cluster, gpus: int) -> Cluster:
     """The cluster with as many whole units as it takes to hold ``gpus``.
 
     Raises:
-        ValueError: when ``gpus`` is no whole number, or below 1.
+        ValueError: when ``gpus`` is no whole number, below 1, or more than a cluster has that is a
+            single node without a network.
     """
+    if gpus > largest(cluster):
+        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
     try:
         return cluster.resized(gpus)
     except UnfilledUnits as error:

@@ -24,6 +24,9 @@ Column = NDArray[np.float64]
 Rows = dict[str, Column]
 
 OBJECTIVES = ("seconds", "memory", "complexity")
+CUT = ("tp", "cp", "ep", "pp")
+KIND = (*CUT, "zero", "shard", "recompute")  # what sets two layouts apart
+SAVED = 0.99  # of the memory of a faster layout with the same cut, at most, to be worth a look
 CELLS = 16  # of the field, a factor of e of time or memory
 LOWEST_TIME, LOWEST_MEMORY = 14.0, 14.0  # a microsecond; a megabyte
 COLUMNS, LINES = 34 * CELLS, 24 * CELLS
@@ -146,6 +149,28 @@ def cell(rows: Rows) -> NDArray[np.int64]:
     memory = np.clip(CELLS * (np.log(rows["memory"]) - LOWEST_MEMORY), 0, LINES - 1)
     place = np.floor(time) * LINES + np.floor(memory)
     return np.asarray(2 * place + (rows["fits"] > 0), np.int64)
+
+
+def distinct(rows: Rows) -> Rows:
+    """Rows that differ from every faster one in a way that matters, with their ``place`` from 1.
+
+    Layouts of one kind differ in minor choices alone (chunks, placement, micro-batch, which layers
+    are recomputed): the fastest stands for them. Another kind with the same degrees has to save
+    memory to be worth a look.
+    """
+    if not rows or not len(rows["seconds"]):
+        return rows
+    seen: set[tuple[float, ...]] = set()
+    least: dict[tuple[float, ...], float] = {}  # memory of what is kept of each cut
+    kept = []
+    kinds = np.stack([rows[name] for name in KIND], axis=1).tolist()
+    for place, (kind, memory) in enumerate(zip(kinds, rows["memory"], strict=True)):
+        cut = tuple(kind[: len(CUT)])
+        if tuple(kind) not in seen and memory < SAVED * least.get(cut, np.inf):
+            seen.add(tuple(kind))
+            least[cut] = memory
+            kept.append(place)
+    return {**taken(rows, np.array(kept)), "place": np.array(kept, float) + 1.0}
 
 
 def taken(rows: Rows, which: NDArray[Any]) -> Rows:

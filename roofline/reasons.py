@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 
+import numpy as np
+
 from roofline import plan_text
 from roofline.describe import degrees, describe
 from roofline.explain import Choice, Rate, choices, rates, said, versus
 from roofline.layout import Layout
 from roofline.limits import FRAMEWORKS, values
-from roofline.planner import Plan, Question, holding, search
+from roofline.planner import Plan, Question, alone, holding, largest, search
 from roofline.space import CHOICES
 from roofline.training import Training
+from roofline.tries import between
 from roofline.units import show
 
 TOLD = 4  # of anything
@@ -88,18 +91,21 @@ def changes(here: Layout, there: Layout) -> str:
 
 
 def _runners(plan: Plan, best: Training) -> Iterator[str]:
-    """The second place, and the first with other degrees."""
-    count = len(plan.ranked["seconds"])
-    if count > 1:
-        second = plan.training(1)
-        told = changes(best.layout, second.layout)
-        yield versus(best, second, f"The second, with {told},") + "."
+    """The next of another kind, and where it has the same degrees the first with others."""
+    rows = plan.distinct
+    count = len(rows["seconds"])
+    if count < 2:
+        return
+    second = plan.question.training(plan.layout(1, rows))
+    told = changes(best.layout, second.layout)
+    yield versus(best, second, f"The next of another kind, with {told},") + "."
+    if degrees(second.layout) != degrees(best.layout):
+        return
     for place in range(2, count):
-        layout = plan.layout(place)
+        layout = plan.layout(place, rows)
         if degrees(layout) != degrees(best.layout):
-            if degrees(plan.layout(1)) == degrees(best.layout):
-                told = f"The best with other degrees, {degrees(layout)},"
-                yield versus(best, plan.training(place), told) + "."
+            told = f"The best with other degrees, {degrees(layout)},"
+            yield versus(best, plan.question.training(layout), told) + "."
             return
 
 
@@ -114,7 +120,11 @@ def _rates(moved: tuple[Rate, ...]) -> Iterator[str]:
 
 
 def _choices(plan: Plan, changed: tuple[Choice, ...]) -> Iterator[str]:
-    """What another value of one choice would bring: those that fit, and those that do not."""
+    """What another value of one choice would bring: those that fit, and those that do not.
+
+    What the user fixed or left out himself is no news to him.
+    """
+    changed = tuple(row for row in changed if row.name not in plan.question.limits)
     faster = [row for row in changed if row.fits and row.slower < -LEAST]
     if faster:
         told = ", ".join(f"{row.name} {row.value} {-row.slower:.1%}" for row in faster[:TOLD])
@@ -154,39 +164,61 @@ def _moot(row: Choice) -> bool:
 def _unfit(plan: Plan) -> Iterator[str]:
     """What takes the memory of the smallest layout, and what would make one fit."""
     small = plan.question.training(plan.layout(0, plan.smallest))
+    need = float(small.memory.total)
     parts = {name: float(each) for name, each in small.memory.parts.items()}
     first = sorted(parts.items(), key=lambda item: -item[1])[:TOLD]
     yield "Its memory: " + ", ".join(f"{name} {show(size, 'B')}" for name, size in first) + "."
-    found = [f"{name}: {describe(there.layout())}" for name, there in _remedies(plan.question)]
+    found = [
+        f"{name}: {describe(there.layout())}" for name, there in _remedies(plan.question, need)
+    ]
     if found:
         yield "What would fit: " + "; ".join(found) + "."
     else:
-        least = plan.question.gpus << DOUBLINGS
-        yield f"Neither other choices nor up to {least:,} GPUs make it fit."
+        profile = plan.question.profile
+        most = min(float(plan.question.gpus << DOUBLINGS), largest(profile))
+        more = f"up to {most:,.0f} GPUs" if most > plan.question.gpus else "more GPUs"
+        yield f"Neither other choices nor {more} make it fit."
+        if most == largest(profile):
+            yield f"{alone(profile)}."
 
 
-def _remedies(asked: Question) -> Iterator[tuple[str, Plan]]:
-    """Changes of the question, one at a time, under which a layout fits."""
+def _remedies(asked: Question, need: float) -> Iterator[tuple[str, Plan]]:
+    """Changes of the question, one at a time, under which a layout fits; the smallest of each kind.
+
+    ``need`` bytes take the smallest layout of the question as it is.
+    """
+    least = np.floor(1000.0 * (1.0 - need / asked.cluster.hbm_bytes)) / 1000.0
+    if least >= 0:
+        yield from _fitting(
+            f"headroom {least:g} instead of {asked.headroom:g}",
+            lambda: replace(asked, headroom=float(least)),
+        )
     if asked.framework.name != "any":
         yield from _fitting("any framework", lambda: replace(asked, framework=FRAMEWORKS["any"]))
     if asked.limits:
         yield from _fitting("no limits", lambda: replace(asked, limits={}))
-    if asked.headroom:
-        yield from _fitting("no headroom", lambda: replace(asked, headroom=0.0))
     offloaded = {**asked.limits, "offload_share": 1.0}
     yield from _fitting(
         "all activations kept on the host", lambda: replace(asked, limits=offloaded)
     )
+    yield from _more(asked)
+
+
+def _more(asked: Question) -> Iterator[tuple[str, Plan]]:
+    """Fewest GPUs that hold a layout: the first doubling that does, then the eighths below it."""
     for doubling in range(1, DOUBLINGS + 1):
-        gpus = asked.gpus << doubling
-        more = list(_fitting(f"{gpus:,} GPUs", lambda gpus=gpus: _on(asked, gpus)))  # type: ignore[misc]
-        if more:
-            yield from more
+        above = list(_on(asked, asked.gpus << doubling))
+        if above:
+            lower = between(asked.profile, asked.gpus << (doubling - 1), asked.gpus << doubling)
+            yield next((found for gpus in lower for found in _on(asked, gpus)), above[0])
             return
 
 
-def _on(asked: Question, gpus: int) -> Question:
-    return replace(asked, cluster=holding(asked.profile, gpus), gpus=gpus)
+def _on(asked: Question, gpus: int) -> Iterator[tuple[str, Plan]]:
+    def grown() -> Question:
+        return replace(asked, cluster=holding(asked.profile, gpus), gpus=gpus)
+
+    return _fitting(f"{gpus:,} GPUs", grown)
 
 
 def _fitting(name: str, other: Callable[[], Question]) -> Iterator[tuple[str, Plan]]:

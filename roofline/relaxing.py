@@ -6,7 +6,7 @@ have for it are the way out. Where no single limit is to blame, two are dropped 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from roofline.limits import NAMED, Framework, Limit, allowed, values
 from roofline.space import Job, Space, sensible
+
+FURTHEST = 2000  # steps that are looked at for the nearest number
 
 
 def relaxation(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> str:
@@ -65,20 +67,29 @@ def _nothing(job: Job, framework: Framework) -> str:
     """No limit is to blame: the job itself has no layout."""
     batch = f"a batch of {job.batch:,} sequences" if job.batch > 1 else "a batch of one sequence"
     text = f"no layout of {job.model.name} on {job.gpus:,} GPUs divides {batch}"
-    near = sorted(
-        {
-            b
-            for b in range(max(1, job.batch // 2), 2 * job.batch + 1)
-            if _divides(job, framework, b)
-        },
-        key=lambda b: abs(b - job.batch),
-    )[:2]
-    if near:
-        text += f"; the nearest batches that do: {' and '.join(f'{b:,}' for b in sorted(near))}"
+    unit = job.inner if job.gpus > job.inner else 1  # whole nodes
+    gpus = _around(job.gpus, unit, lambda n: _divides(replace(job, gpus=n), framework))
+    sizes = _around(job.batch, 1, lambda b: _divides(replace(job, batch=b), framework))
+    if gpus:
+        text += f"; the nearest numbers of GPUs that do: {_both(gpus)}"
+    if sizes:
+        text += f"; the nearest batches that do: {_both(sizes)} sequences"
     return text
 
 
-def _divides(job: Job, framework: Framework, batch: int) -> bool:
-    """Quick look: some number of replicas that the GPUs allow divides this many sequences."""
-    other = replace(job, batch=batch)
-    return len(Space(other, values(other, framework, {})).degrees()["tp"]) > 0
+def _both(numbers: Sequence[int]) -> str:
+    return " and ".join(f"{n:,}" for n in numbers)
+
+
+def _around(center: int, unit: int, good: Callable[[int], bool]) -> list[int]:
+    """The nearest multiples of ``unit`` below and above a number that are good, up to its double."""
+    first = center // unit
+    below = range(first, max(0, first - FURTHEST), -1)
+    above = range(first + 1, min(2 * first, first + FURTHEST) + 1)
+    found = (next((n * unit for n in some if good(n * unit)), None) for some in (below, above))
+    return [n for n in found if n is not None]
+
+
+def _divides(job: Job, framework: Framework) -> bool:
+    """Quick look: some number of replicas that the GPUs allow divides the batch."""
+    return len(Space(job, values(job, framework, {})).degrees()["tp"]) > 0

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from roofline.evaluate import evaluate
 from roofline.layout import Layout, stack
 from roofline.planner import Question, holding
+from roofline.planner import largest as growth
 
 PAYS = 1.5  # of twice the GPUs
 MOST_GPUS = 131_072
@@ -86,7 +87,7 @@ def _doublings(
 ) -> list[Layout]:
     """The layout, and with ``axis`` 2, 4, 8 … times as large; experts spread over what is there."""
     found = []
-    factor = 1
+    factor, most = 1, int(min(most, growth(question.profile)))
     while question.gpus * factor <= most:
         more = {} if axis in ("dp", "ep") else {axis: getattr(layout, axis) * factor}
         if axis == "ep":

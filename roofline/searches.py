@@ -28,21 +28,22 @@ from roofline.counting import parameters
 from roofline.describe import describe
 from roofline.model import Transformer
 from roofline.model_flops import operations
-from roofline.planner import Plan, plan
+from roofline.planner import Plan, alone, largest, plan
 from roofline.training import PEAK
 from roofline.tries import (
     FINER,
     MOST_GPUS,
-    UNFIT,
     Answer,
     Cost,
     Search,
     Try,
     climb,
     each,
+    either_way,
     gpu_counts,
     refined,
     saturating,
+    slow,
     tries,
 )
 from roofline.units import DAY, show
@@ -85,7 +86,8 @@ def smallest(
         ValueError: days or a budget that are not above 0, naming them.
     """
     _above(budget=budget, days=days)
-    start = max(_held(model, cluster), _paced(model, cluster, budget, days, asked))
+    least = _held(model, cluster)
+    start = max(least, _paced(model, cluster, budget, days, asked))
     one = _planner(model, cluster, budget, price, asked)
 
     def good(found: Try) -> bool:
@@ -93,16 +95,18 @@ def smallest(
 
     def conclude(found: Sequence[Try]) -> tuple[str, Try | None]:
         best = next((one for one in found if good(one)), None)
-        what = f"{show(budget)} tokens within {days:g} days"
+        what = f"{show(budget)} tokens within {days:g} day{'' if days == 1 else 's'}"
         if best is not None:
             return (
                 f"{what}: {best.value:,} GPUs, {show(best.days * DAY, 's')}, {_layout(best)}",
                 best,
             )
-        return _unmet(found, what, most), None
+        return _unmet(found, what, days, cluster, most), None
 
-    ladder = climb(one, gpu_counts(cluster, start, most), _slow)
-    return Search(refined(ladder, one, cluster, good, start), conclude)
+    ladder = climb(one, gpu_counts(cluster, start, most), slow)
+    up = refined(ladder, one, cluster, good, start)
+    below = gpu_counts(cluster, least, min(start - 1, most))
+    return Search(either_way(up, one, below, good), conclude)
 
 
 def cheapest(
@@ -131,22 +135,28 @@ def cheapest(
             "such as 2.5"
         )
     _above(budget=budget, days=days, price=price)
-    start = max(_held(model, cluster), _paced(model, cluster, budget, days, asked))
+    least = _held(model, cluster)
+    start = max(least, _paced(model, cluster, budget, days, asked))
     one = _planner(model, cluster, budget, price, asked)
 
+    def good(found: Try) -> bool:
+        return found.fits and found.days <= days
+
     def cost(found: Try) -> Cost:
-        return (0, found.money) if found.fits and found.days <= days else _slow(found)
+        return (0, found.money) if good(found) else slow(found)
 
     def conclude(found: Sequence[Try]) -> tuple[str, Try | None]:
         best = min(found, key=cost, default=None)
         what = f"{show(budget)} tokens at {price:g} a GPU hour"
-        what += f" within {days:g} days" if np.isfinite(days) else ""
+        what += f" within {days:g} day{'' if days == 1 else 's'}" if np.isfinite(days) else ""
         if best is None or cost(best)[0]:
-            return _unmet(found, what, most), None
+            return _unmet(found, what, days, cluster, most), None
         told = f"{best.money:,.0f} on {best.value:,} GPUs in {show(best.days * DAY, 's')}"
         return f"{what}: {told}, {_layout(best)}", best
 
-    return Search(climb(one, gpu_counts(cluster, start, most), cost), conclude)
+    up = climb(one, gpu_counts(cluster, start, most), cost)
+    below = gpu_counts(cluster, least, min(start - 1, most))
+    return Search(either_way(up, one, below, good), conclude)
 
 
 def over_clusters(
@@ -287,10 +297,6 @@ def _planner(
     return each(lambda gpus: plan(model, cluster, gpus, **asked), budget=budget, price=price)
 
 
-def _slow(found: Try) -> Cost:
-    return (1, found.seconds) if found.fits else UNFIT
-
-
 def _held(model: Transformer, cluster: Cluster) -> int:
     """GPUs whose memory holds the weights."""
     return max(1, math.ceil(WEIGHT * float(parameters(model.shape).total) / cluster.hbm_bytes))
@@ -321,12 +327,18 @@ def _ideal(found: Plan) -> bool:
     return found.question.rates != PEAK and found.best is not None and found.best.overlay is None
 
 
-def _unmet(found: Sequence[Try], what: str, most: int) -> str:
+def _unmet(found: Sequence[Try], what: str, days: float, cluster: Cluster, most: int) -> str:
+    """Why no number of GPUs will do: memory, or a deadline below the fastest step of any number."""
     fitting = [one for one in found if one.fits]
+    end = alone(cluster) if most >= largest(cluster) else ""
+    most = int(min(most, largest(cluster)))
     if not fitting:
-        return f"{what}: no layout fits on up to {most:,} GPUs"
+        return f"{what}: no layout fits on up to {most:,} GPUs" + (f"; {end}" if end else "")
     fastest = min(fitting, key=lambda one: one.days)
+    asked = fastest.seconds * days / fastest.days
     return (
-        f"{what}: not met; the fastest, {fastest.value:,} GPUs, takes {show(fastest.days * DAY, 's')}; a larger "
-        "batch would keep more GPUs busy"
+        f"{what}: not met by any number of GPUs up to {most:,}; the fastest step, "
+        f"{show(fastest.seconds, 's')} on {fastest.value:,}, takes {show(fastest.days * DAY, 's')} "
+        f"for all, and the deadline asks for steps of {show(asked, 's')}; "
+        f"{end or 'a larger batch would keep more GPUs busy'}"
     )

@@ -13,7 +13,7 @@ more on a context-parallel rank. A value that is asked for by name is tried wher
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from roofline.model import Transformer
 Column = NDArray[np.float64]
 Table = dict[str, Column]
 Mask = NDArray[np.bool_]
+Rule = Callable[[Table], Mask]  # rows that may stay
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "order")
 DETAILS = (
@@ -54,6 +55,7 @@ class Job:
     inner: int  # GPUs of the innermost tier
     base: Layout = PLAIN  # habits of the framework, which every layout shares
     ragged: bool = False  # interleaving takes any number of micro-batches
+    rules: tuple[tuple[str, Rule], ...] = ()  # of the framework, for choices together
 
 
 @dataclass
@@ -134,7 +136,7 @@ class Space:
             ("offload_share", None),
         ):
             table = self._open(table, name, rule)
-        return table
+        return self._keep(table, {reason: rule(table) for reason, rule in job.rules})
 
     def layout(self, table: Table) -> Layout:
         """A table as a layout of columns; stages that do not come out even count the ends in."""

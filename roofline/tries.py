@@ -17,7 +17,7 @@ from hardware_profiles import Cluster
 from hardware_profiles.errors import UnfilledUnits
 from roofline.describe import describe
 from roofline.outcome import Outcome, outcome
-from roofline.planner import Plan
+from roofline.planner import Plan, largest
 from roofline.units import DAY
 
 MOST_GPUS = 131_072
@@ -159,8 +159,9 @@ def tries(values: Iterable[Any], one: Callable[[Any], Plan]) -> Iterator[Try]:
 
 
 def gpu_counts(cluster: Cluster, least: int = 1, most: int = MOST_GPUS) -> list[int]:
-    """Powers of two and one step between them that fill whole units."""
+    """Powers of two and one step between them that fill whole units, as far as the cluster grows."""
     found: set[int] = set()
+    most = int(min(most, largest(cluster)))
     size = 1
     while size <= most:
         for some in (size, size * 3 // 2):
@@ -205,6 +206,23 @@ def climb(
         best = min(best, now)
         if since >= PATIENCE:
             return
+
+
+def either_way(
+    up: Iterator[Try], one: Callable[[int], Try], below: Sequence[int], good: Callable[[Try], bool]
+) -> Iterator[Try]:
+    """A ladder up; where nothing on it is good, down again from its foot, to find what is fastest."""
+    met = False
+    for found in up:
+        yield found
+        met = met or good(found)
+    if not met:
+        yield from climb(one, reversed(below), slow)
+
+
+def slow(found: Try) -> Cost:
+    """The step time, where anything fits."""
+    return (1, found.seconds) if found.fits else UNFIT
 
 
 def until(steps: Iterator[Try], good: Callable[[Try], bool]) -> Iterator[Try]:

@@ -17,7 +17,8 @@ from roofline.export import load
 from roofline.outcome import outcome
 from roofline.planner import plan
 from roofline.presets import preset
-from roofline.units import DAY
+from roofline.ranking import CUT, KIND
+from roofline.units import DAY, show
 from tests.test_cli import document, keys_of, refused, run
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +79,65 @@ class TestPlan:
 
     def test_notes_of_a_file_without_comments_are_told(self) -> None:
         result = run(f"plan {FEW} --export deepspeed")
-        assert "note: model: its sizes have no options in this file" in result.stdout
+        assert "note: model: its sizes have no options in this file" in result.stderr
+        assert "note:" not in result.stdout
+
+    def test_other_words_for_a_format(self) -> None:
+        same = document(f"plan {FEW} --export json")["export"]
+        assert same["text"] == FOUND.export("plain")
+        assert document(f"plan {FEW} --export nemo")["export"]["text"] == FOUND.export("bridge")
+
+    def test_minor_choices_are_listed_when_asked_for(self) -> None:
+        few, all_ = (document(f"plan {FEW} --top 200")[name] for name in ("distinct", "ranked"))
+        assert few[0] == all_[0]
+        assert len(few) < len(all_)
+        kinds = [tuple(row[name] for name in KIND) for row in few]
+        assert len(set(kinds)) == len(kinds)
+        for one in all_:  # whoever is not listed has a faster one of its cut, or saves no memory
+            faster = [row for row in few if row["place"] <= one["place"]]
+            alike = [row for row in faster if all(row[n] == one[n] for n in CUT)]
+            assert alike
+            own = any(all(row[n] == one[n] for n in KIND) for row in alike)
+            assert own or one["memory_bytes"] >= 0.99 * min(row["memory_bytes"] for row in alike)
+        plain, twins = (run(f"plan {FEW} {more}").stdout for more in ("", "--twins"))
+        assert plain != twins
+
+    def test_a_layout_that_does_not_fit_says_how_much_and_how_fast(self) -> None:
+        line = "plan --model llama-3-8b --gpus 16 --tokens 512Ki --framework megatron"
+        found = document(f"{line} --cp 1 --chunks 1 --compare tp=1,recompute=none,micro_batch=8")
+        mine = found["compare"][0]
+        assert mine["best"] is None
+        row = mine["smallest"]
+        assert show(row["step_s"], "s") in mine["sentence"]
+        more = show(row["memory_bytes"] - FOUND.question.room, "B")
+        assert (
+            f"it needs {show(row['memory_bytes'], 'B')} a GPU, {more} more than" in mine["sentence"]
+        )
+        beside = run("plan --model llama-3-405b --gpus 8 --compare tp=8").stdout
+        assert re.search(r"tp=8 \(.*\) takes .* a step and does not fit: it needs .* GB", beside)
+
+    def test_a_file_that_cannot_be_written_is_refused_before_the_search(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def searched(*_: Any, **__: Any) -> None:
+            raise AssertionError("searched")
+
+        monkeypatch.setattr(planner, "_rows", searched)
+        for file in (tmp_path, tmp_path / "no" / "train.sh"):
+            for command in (f"plan {FEW} --export megatron", f"export megatron {JOB}"):
+                assert f"--output: {file} is " in refused(f"{command} --output {file}")
+        assert "--output: a launch file needs --export" in refused(f"plan {FEW} --output x.sh")
+
+    def test_an_interrupt_leaves_no_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(planner, "_rows", interrupted)
+        result = run(f"plan {FEW} --export megatron --output {tmp_path / 'train.sh'}")
+        assert result.exit_code == 130
+        assert list(tmp_path.iterdir()) == []
 
     def test_nothing_fits(self) -> None:
         result = run("plan --model llama-3-405b --gpus 8 --framework megatron")
@@ -114,7 +173,8 @@ class TestPlan:
         )
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+        said = "Interrupted: no answer, and no file was written.\n"
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
 class TestFind:
@@ -124,6 +184,31 @@ class TestFind:
         assert found["find"] == "gpus"
         assert found["best"]["train_s"] <= 20 * DAY
         assert f"{found['best']['value']:,} GPUs" in found["answer"]
+
+    def test_gpus_are_the_most_of_a_search_for_them(self) -> None:
+        line = "plan --model llama-3-8b --tokens 512Ki --framework megatron --cp 1 --chunks 1"
+        found = json.loads(run(f"{line} --find gpus --budget 1T --days 1 --gpus 24 --json").stdout)
+        assert found["best"] is None
+        assert max(row["value"] for row in found["tries"]) == 24
+        assert "not met by any number of GPUs up to 24" in found["answer"]
+
+    def test_the_answer_of_a_search_is_exported(self, tmp_path: Path) -> None:
+        file = tmp_path / "train.sh"
+        line = f"plan {FEW} --find batch --export megatron --output {file} --json"
+        found = json.loads(run(line).stdout)
+        assert found["export"]["text"] == file.read_text()
+        assert load(file.read_text()).layout.batch == found["best"]["value"] / 4096
+
+    def test_a_cluster_that_is_too_small_keeps_its_reason(self) -> None:
+        found = document(f"plan {FEW} --cluster l40s-box,dgx-h100-superpod")
+        assert found["best"]["value"] == "dgx-h100-superpod"
+        reason = next(row["reason"] for row in found["tries"] if row["value"] == "l40s-box")
+        assert "l40s-box has 8 GPUs and no network beyond" in reason
+
+    def test_gpus_that_fill_no_node_are_told_apart_from_the_machine(self) -> None:
+        result = run("plan --model llama-3-8b --gpus 13 --tokens 208Ki --framework megatron")
+        assert result.stdout.startswith("13 of 16 × NVIDIA H100")
+        assert "on 13 × NVIDIA H100" in result.stdout
 
     def test_cheapest(self) -> None:
         line = "plan --model llama-3-8b --tokens 512Ki --framework megatron --cp 1 --chunks 1"
@@ -252,6 +337,11 @@ BAD = {
     f"plan {JOB} --compare tp": "LAYOUT: 'tp' is refused; allowed: NAME=VALUE",
     f"plan {JOB} --compare tp=1,tp=2": "LAYOUT: tp is given twice",
     f"plan {JOB} --export megatrn": "--export: 'megatrn' is not one; the nearest",
+    f"plan {JOB} --export nmeo": "--export: 'nmeo' is not one; the nearest",
+    "plan --gpus 509": "numbers of GPUs that do: 504 and 512; the nearest batches that do: 1,018",
+    "plan --gpus 97 --model deepseek-v3": "no layout of deepseek-v3 on 97 GPUs .* 96 and 104",
+    "plan --gpus 100000": "100,000 GPUs divides a batch of 1,024 .* 98,304 and 100,352; ",
+    "plan --gpus 64 --cluster l40s-box": "--gpus: 64 is refused; l40s-box has 8 GPUs and no network",
     "plan --find gpus": "--budget: missing; --find gpus needs --budget and --days",
     "plan --find size": "--find: 'size' is not one; allowed: gpus, money",
     "plan --find gpus --budget 1T --days 0": "--days: 0 is refused",

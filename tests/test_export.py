@@ -26,7 +26,7 @@ from roofline.export import FORMATS, Description, export, load
 from roofline.export.fields import differences, flat
 from roofline.export.megatron import arguments
 from roofline.export.shell import words
-from roofline.layout import ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
+from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
 from roofline.planner import holding
 from roofline.presets import preset, presets
 from roofline.recipes import RECIPES, recipe
@@ -522,8 +522,9 @@ def test_torchtitan_flavor_round_trip() -> None:
     layout = Layout(
         256, tp=8, pp=4, chunks=2, batch=256, sequence=8192, zero=3, reshard=0,
         recompute=RECOMPUTE["block"], tp_overlap=OVERLAP["fine"], gradient_bytes=4.0,
+        attention=FLASH["flash-2"],
     )  # fmt: skip
-    one = job("llama-3-70b", layout, recipe="fsdp")
+    one = job("llama-3-70b", layout, recipe="fsdp-dtensor")
     text = export(one, "torchtitan")
     assert text.notes == ()
     back = load(text)
@@ -532,7 +533,10 @@ def test_torchtitan_flavor_round_trip() -> None:
 
 
 def test_deepspeed_round_trip() -> None:
-    layout = Layout(64, tp=4, batch=256, micro_batch=2, sequence=2048, zero=2)
+    layout = Layout(
+        64, tp=4, batch=256, micro_batch=2, sequence=2048, zero=2, sequence_parallel=0, tp_overlap=0,
+        attention=FLASH["flash-2"], fused=0, fused_experts=0,
+    )  # fmt: skip
     one = job("llama-3-8b", layout, recipe="bf16-gradients")
     text = export(one, "deepspeed")
     assert text.notes == ("model: its sizes have no options in this file",)
@@ -744,7 +748,7 @@ def test_torchtitan_405b() -> None:
     assert (layout.zero, layout.reshard, layout.weight_bytes) == (3, 1, 1)
     assert layout.recompute == RECOMPUTE["block"]
     assert layout.tp_overlap == OVERLAP["fine"]
-    assert (found.precision, found.recipe) == ("fp8", "fsdp-fp8")
+    assert (found.precision, found.recipe) == ("fp8", "fsdp-dtensor-fp8")
     left = {item.name for item in found.ignored}
     scale = "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"
     assert left == {"model.hf_assets_path", "optimizer.lr", scale}

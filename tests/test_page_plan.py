@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,29 @@ class TestWaysOut:
         assert show(float(expected.smallest["memory"][0]), "B") in app.error[0].value
         more = next(button.label for button in app.button if button.label.endswith("GPUs"))
         app = click(app, more)
+        assert not app.error
+        assert app.metric
+
+    def test_a_box_without_a_network_goes_back_to_its_gpus(self) -> None:
+        app = opened(cluster="l40s-box", model="llama-3-8b", gpus="64", tokens="512Ki")
+        assert "l40s-box has 8 GPUs and no network beyond" in app.error[0].value
+        app = click(app, "8 GPUs")
+        assert not app.error
+        assert not app.exception
+        assert app.metric
+
+    def test_less_headroom_is_offered_where_that_is_enough(self) -> None:
+        """8 B parameters on every GPU, in ZeRO-1 over 16: some 60 GB of 80."""
+        asked = {"model": "llama-3-8b", "gpus": "16", "tokens": "512Ki", "sequence": "4096"}
+        limits = {"tp": "1", "pp": "1", "cp": "1"}
+        app = opened(**asked, headroom="30", **{f"want_{n}": v for n, v in limits.items()})
+        expected = found(
+            model=preset("llama-3-8b").model, gpus=16, tokens=2**19, sequence=4096, headroom=0.3,
+            limits=tuple(limits.items()),
+        )  # fmt: skip
+        assert expected.fitting == 0
+        label = next(b.label for b in app.button if re.match(r"Keep \d+ % free", b.label))
+        app = click(app, label)
         assert not app.error
         assert app.metric
 

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hardware_profiles as hw
+from hardware_profiles.catalog import networked
+from hardware_profiles.errors import NoNetwork
 from roofline import explain
 from roofline.layout import RECOMPUTE, SCHEDULE, Layout
 from roofline.limits import FRAMEWORKS, allowed, values
 from roofline.planner import Plan, holding, plan
 from roofline.presets import preset
-from roofline.ranking import OBJECTIVES, Ranking, nanoseconds
+from roofline.ranking import CUT, KIND, OBJECTIVES, Ranking, distinct, nanoseconds
 from roofline.scaling import scaling
 from roofline.space import CHOICES, Job, Space, sensible
 
@@ -383,3 +386,47 @@ class TestScaling:
             grown = replace(answer.question, cluster=holding(H100, int(one.gpus)))
             alone = grown.training(one)
             assert float(alone.time.seconds) == pytest.approx(line.seconds[1], rel=1e-9), axis
+
+
+class TestKinds:
+    def test_what_stands_beside_the_best_differs_or_saves(self) -> None:
+        """By definition, held against every row of the ranking."""
+        answer = found()
+        rows, few = answer.ranked, answer.distinct
+        assert few["place"][0] == 1
+        kept = (few["place"] - 1).astype(int)
+        cuts = [tuple(rows[name][i] for name in CUT) for i in kept]
+        kinds = [tuple(rows[name][i] for name in KIND) for i in kept]
+        assert len(set(kinds)) == len(kinds)
+        for n, i in enumerate(kept):
+            before = [
+                rows["memory"][j] for j, cut in zip(kept[:n], cuts, strict=False) if cut == cuts[n]
+            ]
+            assert all(rows["memory"][i] < 0.99 * memory for memory in before)
+        every = {tuple(rows[name][i] for name in CUT) for i in range(len(rows["seconds"]))}
+        assert every == set(cuts)
+
+    def test_nothing_has_no_kinds(self) -> None:
+        assert distinct({}) == {}
+
+
+class TestBox:
+    """One node, and nothing beyond: it can be cut, and cannot grow."""
+
+    def test_it_is_cut_and_does_not_grow(self) -> None:
+        box = hw.cluster("l40s-box")
+        assert holding(box, 4).gpus == 4
+        with pytest.raises(NoNetwork, match="gpus: 9 is refused; l40s-box has 8 GPUs") as told:
+            holding(box, 9)
+        assert told.value.most == 8
+        assert all(len(hw.cluster(name).tiers) > 1 for name in networked(box))
+        same = networked(hw.cluster("dgx-h100-superpod"), 5)
+        assert {hw.cluster(name).accelerator.name for name in same} == {"h100-sxm"}
+
+    def test_its_scaling_ends_with_it(self) -> None:
+        box = hw.cluster("l40s-box")
+        asked: dict[str, Any] = {"tokens": 64 * 4096, "sequence": 4096}
+        answer = plan(preset("qwen3-0.6b").model, box, 4, **asked)
+        curves = scaling(answer.question, answer.layout())
+        assert curves
+        assert max(float(curve.gpus[-1]) for curve in curves.values()) == 8

@@ -9,6 +9,7 @@ import hardware_profiles as hw
 from roofline import reasons
 from roofline.planner import Plan, plan
 from roofline.presets import preset
+from roofline.tries import between
 from roofline.units import show
 
 H100 = hw.cluster("dgx-h100-superpod")
@@ -31,16 +32,18 @@ def test_the_dominant_terms_are_the_largest() -> None:
     assert f"The step is {first} {share:.0%}" in str(TOLD)
 
 
-def test_the_runner_up_is_the_second_place() -> None:
-    said = next(each for each in TOLD.sentences if each.startswith("The second, with "))
-    best, second = FOUND.layout(0), FOUND.layout(1)
+def test_the_runner_up_is_the_next_of_another_kind() -> None:
+    said = next(
+        each for each in TOLD.sentences if each.startswith("The next of another kind, with ")
+    )
+    best, second = FOUND.layout(0), FOUND.layout(1, FOUND.distinct)
     assert reasons.changes(best, second) in said
-    assert show(float(FOUND.ranked["seconds"][1]), "s") in said
+    assert show(float(FOUND.distinct["seconds"][1]), "s") in said
 
 
 def test_other_degrees_are_named_where_the_second_has_the_same() -> None:
     told = [each for each in TOLD.sentences if "with other degrees" in each]
-    same = reasons.degrees(FOUND.layout(0)) == reasons.degrees(FOUND.layout(1))
+    same = reasons.degrees(FOUND.layout(0)) == reasons.degrees(FOUND.layout(1, FOUND.distinct))
     assert bool(told) == same
 
 
@@ -57,12 +60,24 @@ def test_rates_are_said_as_they_were_found() -> None:
     assert f"{first.name} {1 - first.doubled:.0%}" in str(TOLD)
 
 
-def test_a_limit_that_costs_time_is_named() -> None:
-    tight = found(tp=8, pp=1, cp=1, micro_batch=1)
-    said = next(each for each in tight.explain().sentences if each.startswith("Faster, but left"))
-    best = next(row for row in tight.explain().choices if row.fits)
-    assert f"{best.name} {best.value}" in said
-    assert best.slower < 0
+def test_what_the_user_fixed_is_not_called_left_out() -> None:
+    tight = found(tp=8, pp=1, cp=1, micro_batch=1).explain()
+    better = next(row for row in tight.choices if row.fits)
+    assert better.name == "tp"
+    assert better.slower < 0  # so it would have been named
+    for said in tight.sentences:
+        if said.startswith("Faster, but"):
+            assert not re.search(r"\b(tp|pp|cp|micro_batch) ", said)
+
+
+def test_what_the_framework_cannot_do_is_called_left_out() -> None:
+    """Megatron has no ZB-V, which would shorten this pipeline."""
+    said = next(
+        each
+        for each in found(tp=1, pp=8, cp=1, micro_batch=1, chunks=1).explain().sentences
+        if each.startswith("Faster, but left out")
+    )
+    assert "schedule zb-" in said
 
 
 def test_what_the_framework_cannot_do_is_no_next_value() -> None:
@@ -93,7 +108,33 @@ def test_where_nothing_fits_the_way_out_fits(gpus: int) -> None:
     assert more is not None
     need = int(more[1].replace(",", ""))
     assert found("llama-3-405b", need, tokens=512 * 4096).best is not None
-    assert found("llama-3-405b", need // 2, tokens=512 * 4096).best is None
+    for less in between(H100, need // 2, need):  # every number that is tried below it
+        try:
+            smaller = found("llama-3-405b", less, tokens=512 * 4096)
+        except ValueError:  # nothing divides
+            continue
+        assert smaller.best is None, less
+
+
+def test_the_headroom_that_the_first_layout_needs_is_named() -> None:
+    """To a thousandth: with it something fits, with a thousandth more nothing does."""
+    asked = {"headroom": 0.4, "recompute": "none", "tp": 1, "pp": 1, "cp": 1}
+    none = found(gpus=16, **asked)
+    assert none.best is None
+    said = str(none.explain())
+    more = re.search(r"What would fit: headroom ([\d.]+) instead of 0.4: ", said)
+    assert more is not None
+    assert found(gpus=16, **(asked | {"headroom": float(more[1])})).best is not None
+    assert found(gpus=16, **(asked | {"headroom": float(more[1]) + 0.0011})).best is None
+
+
+def test_a_box_without_a_network_does_not_grow() -> None:
+    box = hw.cluster("l40s-box")
+    none = plan(preset("llama-3-70b").model, box, 8, tokens=64 * 4096, sequence=4096)
+    assert none.best is None
+    said = none.explain().sentences
+    assert said[-2] == "Neither other choices nor more GPUs make it fit."
+    assert said[-1].startswith("l40s-box has 8 GPUs and no network beyond; the nearest profiles")
 
 
 def test_a_framework_that_is_in_the_way() -> None:

@@ -11,6 +11,7 @@ from roofline.outcome import outcome
 from roofline.planner import plan
 from roofline.presets import preset
 from roofline.searches import Search
+from roofline.units import DAY, show
 
 H100 = hw.cluster("dgx-h100-superpod")
 A100 = hw.cluster("dgx-a100-superpod")
@@ -42,8 +43,29 @@ class TestSmallest:
     def test_the_fastest_that_misses_is_named(self) -> None:
         answer = searches.smallest(LLAMA, H100, budget=3e12, days=5, **ASKED).answer
         assert answer.best is None
-        assert "not met; the fastest" in answer.sentence
+        fastest = min((one for one in answer.tries if one.fits), key=lambda one: one.seconds)
+        assert f"not met by any number of GPUs up to {tries.MOST_GPUS:,}" in answer.sentence
+        step = f"the fastest step, {show(fastest.seconds, 's')} on {fastest.value:,}, takes"
+        assert step in answer.sentence
         assert min(one.days for one in answer.tries) > 5
+
+    def test_a_deadline_below_any_step_does_not_blame_the_memory(self) -> None:
+        """The deadline asks for a thousand times the GPUs that the batch can keep busy."""
+        answer = searches.smallest(LLAMA, H100, budget=3e12, days=0.01, most=512, **ASKED).answer
+        assert answer.best is None
+        assert "no layout fits" not in answer.sentence
+        counts = searches.gpu_counts(H100, 8, 512)
+        alone = {gpus: days(gpus, 3e12) for gpus in counts}
+        fastest = min(alone, key=lambda gpus: alone[gpus])
+        assert f" on {fastest:,}, takes {show(alone[fastest] * DAY, 's')}" in answer.sentence
+
+    def test_a_box_without_a_network_ends_with_its_gpus(self) -> None:
+        box = hw.cluster("l40s-box")
+        answer = searches.smallest(LLAMA, box, budget=1e13, days=10, **ASKED).answer
+        assert answer.best is None
+        assert max(one.value for one in answer.tries) == 8
+        assert "l40s-box has 8 GPUs and no network beyond" in answer.sentence
+        assert searches.gpu_counts(box) == [1, 2, 3, 4, 6, 8]
 
 
 class TestCheapest:

@@ -27,6 +27,7 @@ from roofline.cli.strategies import strategies
 from roofline.cli.worked import worked
 
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 # Fields that the library names otherwise than the command line.
 OPTIONS = {
@@ -34,6 +35,7 @@ OPTIONS = {
     "experts_per_token": "top_k",
     "at_most": "node_limit",
     "convention": "bytes_per_parameter",
+    "output": "output_file",
 }
 
 
@@ -47,7 +49,7 @@ class Commands(TyperGroup):
         try:
             code = super().main(given, *rest, **extra)
         except typer.Abort:
-            code = 130
+            code = INTERRUPTED
         except BrokenPipeError:
             code = 1
         except (ValueError, OSError) as error:
@@ -56,6 +58,8 @@ class Commands(TyperGroup):
             if not hasattr(error, "format_message"):
                 raise
             code = self._refuse(_said(error, given))
+        if code == INTERRUPTED:
+            output.console(stderr=True).print("Interrupted: no answer, and no file was written.")
         sys.exit(code if isinstance(code, int) else 0)
 
     def _refuse(self, message: str) -> int:

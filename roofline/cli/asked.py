@@ -60,6 +60,11 @@ class Asked:
         more: dict[str, Any] = {**self.options, **limits, "progress": bar}
         return plan(self.model, self.machine.profile, self.gpus, **more)
 
+    def line(self) -> str:
+        """The machine, for people; of its whole units some GPUs may stay idle."""
+        idle = self.gpus != self.machine.cluster.gpus
+        return (f"{self.gpus:,} of " if idle else "") + self.machine.line()
+
     def about(self) -> dict[str, Any]:
         """The job and the machine, for JSON."""
         names = ("tokens", "sequence", "precision", "framework", "headroom")

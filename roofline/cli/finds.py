@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import typer
 
+from hardware_profiles.errors import NoNetwork
 from roofline import searches
 from roofline.cli import inputs, output
 from roofline.cli.asked import Asked, Bar, asked, limits
@@ -39,11 +41,13 @@ def sought(params: Mapping[str, Any]) -> str | None:
 
 def find(what: str, params: Mapping[str, Any]) -> None:
     """A search over GPUs, batch, sequence or clusters: its tries as they come, and its answer."""
-    names = params["cluster"].split(",")
-    job = asked({**params, "cluster": names[0].strip()})
+    names, form = params["cluster"].split(","), output.wanted(params)
+    job = _job(params, names)
     with Bar() as bar:
         search = _search(what, job, params, names, bar)
         answer = search.answer
+    best = answer.best.plan if answer.best else None
+    launch = best.export(form) if form and best else None
     free = what in ("gpus", "money")  # nobody said how many GPUs
     if params["json"]:
         output.as_json(
@@ -51,14 +55,25 @@ def find(what: str, params: Mapping[str, Any]) -> None:
             | ({"gpus": None} if free else {})
             | {"limits": limits(params), "find": what, "answer": answer.sentence}
             | {"best": answer.best.row() if answer.best else None, "tries": answer.rows()}
+            | {"export": launch and output.exported(launch)}
         )
     else:
-        machine = job.machine.profile.accelerator.title if free else job.machine.line()
+        machine = job.machine.profile.accelerator.title if free else job.line()
         output.say(f"{job.model.name} on {machine}")
         output.say(answer.sentence, style="bold")
         output.table(_HEAD, [_tried(one) for one in answer.tries])
+    if launch is not None:
+        output.hand_over(launch, params["output_file"], params["json"])
     if answer.best is None:
         raise typer.Exit(1)
+
+
+def _job(params: Mapping[str, Any], names: list[str]) -> Asked:
+    """The job on the first of some clusters that can hold it; the others keep their reason."""
+    for name in names[:-1]:
+        with suppress(NoNetwork):
+            return asked({**params, "cluster": name.strip()})
+    return asked({**params, "cluster": names[-1].strip()})
 
 
 def _search(
@@ -80,6 +95,8 @@ def _search(
         rows = {one.profile.name: one.profile for one in machines}
         return searches.over_clusters(job.model, rows, job.gpus, rates=rates, **given)
     assert budget is not None, "checked by _sought"
+    if params["gpus"] is not None:
+        given["most"] = job.gpus
     if what == "gpus":
         return searches.smallest(
             job.model, where, budget=budget, days=params["days"], price=params["price"], **given

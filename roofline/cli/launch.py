@@ -30,11 +30,10 @@ from roofline.cli.asked import (
     model as model_of,
 )
 from roofline.describe import describe
-from roofline.export import FORMATS, Description, load
+from roofline.export import ALIASES, FORMATS, Description, load, named
 from roofline.export.fields import NAMED
 from roofline.layout import Layout
 from roofline.model import Transformer
-from roofline.names import choose
 from roofline.outcome import outcome
 from roofline.planner import HEADROOM, holding
 from roofline.training import PEAK, Training
@@ -43,7 +42,9 @@ from roofline.units import show
 MOST_BYTES = 1_000_000
 OF_A_JOB = ("model", "cluster", "gpus", "precision", "framework", "tokens", "sequence")
 
-FormatArgument = Annotated[str, typer.Argument(metavar="FORMAT", help=", ".join(FORMATS))]
+FormatArgument = Annotated[
+    str, typer.Argument(metavar="FORMAT", help=", ".join((*FORMATS, *ALIASES)))
+]
 LayoutArgument = Annotated[
     str, typer.Argument(metavar="[LAYOUT]", help="As tp=8,pp=4; left out: the best.")
 ]
@@ -83,14 +84,15 @@ def export(
 
         roofline export megatron tp=4,pp=2 --gpus 512 --framework megatron --output train.sh
     """
-    choose("FORMAT", format, FORMATS)
+    form = named(format, "FORMAT")
+    output.writable(output_file)
     job = asked(ctx.params)
     bounds = exactly(written(layout)) if layout else {}
     with Bar() as bar:
         found = job.plan(bounds, bar)
     if not found.fitting:
         raise ValueError(str(found).splitlines()[0])
-    text = found.export(format)
+    text = found.export(form)
     told = output.console(stderr=True)
     told.print(describe(found.layout()), soft_wrap=True)
     for note in text.notes:
@@ -98,7 +100,7 @@ def export(
     if output_file is None:
         sys.stdout.write(text)
     else:
-        output_file.write_text(text, "utf-8")
+        output.save(output_file, text)
 
 
 def read(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.bound import Term
+from roofline.export import Export, named
 from roofline.units import show
 
 FILE_WIDTH = 140  # columns of a table that no terminal shows
@@ -44,6 +47,68 @@ def plain(value: Any) -> Any:
 def as_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def writable(file: Path | None) -> None:
+    """Pass where a file can be written, before anybody waits for what goes into it.
+
+    Raises:
+        ValueError: a folder, one that is not there, or no leave to write.
+    """
+    if file is None:
+        return
+    folder = file.absolute().parent
+    there = folder if folder.is_dir() else next(up for up in folder.parents if up.is_dir())
+    if file.is_dir():
+        why = f"is a folder; the nearest: {file / 'launch.sh'}"
+    elif there != folder:
+        why = f"is in no folder that there is; the nearest: {there / file.name}"
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        why = "may not be written; allowed: a file of your own"
+    else:
+        return
+    raise ValueError(f"output: {file} {why}")
+
+
+def save(file: Path, text: str) -> None:
+    """Write a whole file or none."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def wanted(params: Mapping[str, Any]) -> str | None:
+    """The format of the launch file that the options of a plan ask for, before anybody searches.
+
+    Raises:
+        ValueError: an unknown format, a file without a format, or one that cannot be written.
+    """
+    form = None if params["export"] is None else named(params["export"], "export")
+    if form is None and params["output_file"] is not None:
+        raise ValueError("output: a launch file needs --export FORMAT; allowed: both or none")
+    writable(params["output_file"])
+    return form
+
+
+def exported(launch: Export) -> dict[str, Any]:
+    """A launch file, for JSON."""
+    return {"format": launch.row.title, "text": launch, "notes": launch.notes}
+
+
+def hand_over(launch: Export, file: Path | None, json: bool = False) -> None:
+    """A launch file to where it belongs: a file, or standard output unless JSON stands there."""
+    if file is not None:
+        save(file, launch)
+        console(stderr=True).print(f"{launch.row.title}: {file}")
+    elif not json:
+        say("", f"{launch.row.title}:", style="bold")
+        say(*launch.splitlines())
+    if not json and launch.row.language == "json":  # which has no comments for them
+        for note in launch.notes:
+            console(stderr=True).print(f"note: {note}", soft_wrap=True)
 
 
 def console(stderr: bool = False) -> Console:

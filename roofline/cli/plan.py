@@ -27,9 +27,8 @@ from roofline.cli.asked import (
     written,
 )
 from roofline.describe import describe
-from roofline.explain import versus
-from roofline.export import FORMATS, Export
-from roofline.names import choose
+from roofline.explain import too_much, versus
+from roofline.export import ALIASES, FORMATS, Export
 from roofline.outcome import Outcome, outcome
 from roofline.planner import HEADROOM, Plan
 from roofline.units import DAY, show
@@ -43,6 +42,9 @@ def _limit(help: str = "") -> Any:
 
 Some = Annotated[str | None, _limit()]
 TopOption = Annotated[int, typer.Option(min=1, max=200, help="Layouts that are listed.")]
+TwinsOption = Annotated[
+    bool, typer.Option("--twins", help="List those that differ in a minor choice alone, too.")
+]
 BudgetOption = Annotated[str | None, typer.Option(help="Tokens to train on: 15T, 15e12.")]
 DaysOption = Annotated[float | None, typer.Option(help="To train on --budget.")]
 PriceOption = Annotated[float | None, typer.Option(help="Of a GPU for an hour.")]
@@ -51,7 +53,8 @@ CompareOption = Annotated[
     typer.Option(metavar="LAYOUT", help="Yours, beside the best: tp=8,pp=8; repeatable."),
 ]
 ExportOption = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help=f"The launch file too: {', '.join(FORMATS)}.")
+    str | None,
+    typer.Option(metavar="FORMAT", help=f"The launch file too: {', '.join((*FORMATS, *ALIASES))}."),
 ]
 FindOption = Annotated[
     str | None,
@@ -100,6 +103,7 @@ def plan(
         Path | None, typer.Option("--output", metavar="FILE", help="Where the launch file goes.")
     ] = None,
     top: TopOption = 10,
+    twins: TwinsOption = False,
     json: inputs.JsonOption = False,
 ) -> None:
     """The best layouts of a model on a cluster, why, and the file that launches the first.
@@ -119,9 +123,8 @@ def plan(
 
 def _plan(params: Mapping[str, Any]) -> None:
     """The plan that the options ask for; exit code 1 where nothing fits."""
-    job, bounds, form = asked(params), limits(params), params["export"]
-    if form is not None:
-        choose("export", form, FORMATS)
+    form = output.wanted(params)
+    job, bounds = asked(params), limits(params)
     total = None if params["budget"] is None else inputs.count("--budget", params["budget"])
     with Bar() as bar:
         found = job.plan(bounds, bar)
@@ -131,46 +134,35 @@ def _plan(params: Mapping[str, Any]) -> None:
     if params["json"]:
         output.as_json(_document(job, bounds, found, params["top"], brought, others, launch))
     else:
-        _tell(job, found, params["top"], brought, params["days"], others)
+        _tell(job, found, params, brought, others)
     if launch is not None:
-        hand_over(launch, params["output_file"], params["json"])
+        output.hand_over(launch, params["output_file"], params["json"])
     if found.best is None:
         raise typer.Exit(1)
-
-
-def hand_over(launch: Export, file: Path | None, json: bool = False) -> None:
-    """A launch file to where it belongs: a file, or standard output unless JSON stands there."""
-    if file is not None:
-        file.write_text(launch, "utf-8")
-        output.console(stderr=True).print(f"{launch.row.title}: {file}")
-    elif not json:
-        output.say("", f"{launch.row.title}:", style="bold")
-        output.say(*launch.splitlines())
-    if not json and launch.row.language == "json":  # which has no comments for them
-        output.say(*(f"note: {note}" for note in launch.notes), style="dim")
 
 
 def _tell(
     job: Asked,
     found: Plan,
-    top: int,
+    params: Mapping[str, Any],
     brought: Outcome | None,
-    days: float | None,
     others: list[tuple[str, Plan]],
 ) -> None:
     """The answer for people."""
-    output.say(job.machine.line())
+    output.say(job.line())
     first, *rest = found.explain().sentences
     output.say(first, style="bold")
     output.say(*rest)
     if found.best is not None and found.best.fit is None:
         output.say(found.best.basis)
     if brought is not None:
-        output.say(*_budget(brought, days))
+        output.say(*_budget(brought, params["days"]))
     for text, other in others:
         output.say(_beside(found, text, other), style="bold")
     if found.fitting:
-        rows = plan_text.table(found, top)
+        rows = plan_text.table(
+            found, params["top"], found.ranked if params["twins"] else found.distinct
+        )
         output.table(
             (">", "layout", ">step", ">slower", ">tokens/s a GPU", ">memory"),
             [
@@ -182,6 +174,8 @@ def _tell(
                 for row in rows
             ],
         )  # fmt: skip
+        if len(rows) > 1 and not params["twins"]:
+            output.say("One layout of each kind; --twins lists minor choices too.", style="dim")
 
 
 def _budget(brought: Outcome, days: float | None) -> Iterator[str]:
@@ -192,7 +186,7 @@ def _budget(brought: Outcome, days: float | None) -> Iterator[str]:
     said = [f"{show(float(brought.budget))} tokens: {show(total, 's')}"]
     if days is not None:
         said.append(
-            f"the deadline of {days:g} days is {'kept' if total <= days * DAY else 'missed'}"
+            f"the deadline of {days:g} day{'' if days == 1 else 's'} is {'kept' if total <= days * DAY else 'missed'}"
         )
     if brought.price is not None:
         said.append(f"{float(brought.money):,.0f} at {brought.price:g} a GPU hour")
@@ -201,10 +195,12 @@ def _budget(brought: Outcome, days: float | None) -> Iterator[str]:
 
 def _beside(found: Plan, text: str, other: Plan) -> str:
     """A layout of the user's beside the best."""
-    if found.best is None or other.best is None:
-        which = text if other.best is None else "the plan"
-        return f"{text}: not compared, for no layout of {which} fits the memory"
-    return versus(found.best, other.best, f"{text} ({describe(other.best.layout)})")
+    room = other.question.room
+    job = other.best or other.question.training(other.layout(0, other.smallest))
+    name = f"{text} ({describe(job.layout)})"
+    if found.best is not None:
+        return versus(found.best, job, name, room)
+    return f"{name} takes {show(float(job.time.seconds), 's')} a step and {too_much(job, room) or 'fits'}"
 
 
 def _document(
@@ -226,6 +222,7 @@ def _document(
         "refused": [{"constraint": name, "count": n} for name, n in found.refused.items()],
         "best": None if brought is None else _best(found, brought),
         "ranked": rows(found.ranked),
+        "distinct": rows(found.distinct),
         "front": rows(found.front),
         "smallest": rows(found.smallest)[0],
         "explanation": list(said.sentences),
@@ -235,10 +232,11 @@ def _document(
                 "layout": text,
                 "sentence": _beside(found, text, other),
                 "best": plan_text.table(other, 1)[0] if other.best else None,
+                "smallest": plan_text.table(other, 1, other.smallest)[0],
             }
             for text, other in others
         ],
-        "export": launch and {"format": launch.row.title, "text": launch, "notes": launch.notes},
+        "export": launch and output.exported(launch),
     }
 
 

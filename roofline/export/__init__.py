@@ -10,8 +10,8 @@ with another value is a note.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hardware_profiles import Calibration, Cluster
 from roofline.constraints import misfits
@@ -28,7 +28,17 @@ from roofline.names import choose
 from roofline.recipes import Recipe
 from roofline.training import ACHIEVABLE, Training, training
 
-__all__ = ["FORMATS", "Description", "Export", "Format", "Ignored", "export", "load"]
+__all__ = [
+    "ALIASES",
+    "FORMATS",
+    "Description",
+    "Export",
+    "Format",
+    "Ignored",
+    "export",
+    "load",
+    "named",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class Format:
     language: str  # for highlighting
     write: Callable[[Fields, Sequence[str]], str] | None
     read: Callable[[str, int | None], tuple[Fields, Options]] | None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # of the layout, where it stands
 
 
 FORMATS = {
@@ -47,12 +58,31 @@ FORMATS = {
     "torchtitan": Format(
         "torchtitan TOML", ".toml", "toml", torchtitan.write, torchtitan.read_text
     ),
-    "deepspeed": Format("DeepSpeed JSON", ".json", "json", deepspeed.write, deepspeed.read_text),
+    "deepspeed": Format(
+        "DeepSpeed JSON", ".json", "json", deepspeed.write, deepspeed.read_text, deepspeed.ELSEWHERE
+    ),
     "bridge": Format("Megatron-Bridge overrides", ".sh", "bash", bridge.write, bridge.read_text),
     "nanotron": Format("nanotron YAML", ".yaml", "yaml", nanotron.write, nanotron.read_text),
     "plain": Format("Plain JSON", ".json", "json", plain.write, plain.read_text),
     "trace": Format("Chrome trace of the predicted step", ".json", "json", None, None),
 }
+
+
+ALIASES = {"json": "plain", "nemo": "bridge"}
+
+
+def named(format: str, field: str = "format") -> str:
+    """The name in ``FORMATS`` of a format, or of another word for it.
+
+    Raises:
+        ValueError: an unknown format, naming ``field`` and the nearest.
+
+    >>> named("json"), named("megatron")
+    ('plain', 'megatron')
+    """
+    name = ALIASES.get(format, format)
+    choose(field, name, FORMATS)
+    return name
 
 
 class Export(str):
@@ -116,27 +146,27 @@ def export(job: Training, format: str) -> Export:
         ValueError: an unknown format, naming the nearest; a column of layouts; for a trace, a
             schedule that does not work for the pipeline.
     """
-    row = choose("format", format, FORMATS)
+    row = FORMATS[named(format)]
     fields = flat(job)
     if row.write is None or row.read is None:
         return Export(trace.write(job), (), row)
     said, _ = row.read(row.write(fields, ()), None)
-    notes = _notes(fields, said, row.title)
+    notes = _notes(fields, said, row)
     return Export(row.write(fields, notes), notes, row)
 
 
-def _notes(meant: Fields, said: Fields, title: str) -> list[str]:
-    if "model.layers" in said:
-        about = []
-    else:
+def _notes(meant: Fields, said: Fields, row: Format) -> list[str]:
+    about = []
+    if "model.layers" not in said:
         about = ["model: its sizes have no options in this file"]
         sizes = {name: value for name, value in settled(meant).items() if name.startswith("model.")}
         said = said | sizes | {name: meant[name] for name in meant if name.startswith("model.")}
-    found = differences(meant, said)
-    return about + [
-        f"{name.removeprefix('layout.')} = {_short(value)} is not in this file, which means {_short(other)}"
-        for name, (value, other) in found.items()
-    ]
+    for path, (value, other) in differences(meant, said).items():
+        name = path.removeprefix("layout.")
+        stated = row.elsewhere.get(name)
+        where = f"; state it in {stated}" if stated else f", which means {_short(other)}"
+        about.append(f"{name} = {_short(value)} is not in this file{where}")
+    return about
 
 
 def _short(value: object) -> str:
@@ -158,8 +188,8 @@ def load(text: str, format: str | None = None, gpus: int | None = None) -> Descr
         ValueError: an unknown format, text that is not of it, an option whose value cannot be, or
             options that contradict each other; the message names option, value and what is allowed.
     """
-    name = format or guess(text)
-    row = choose("format", name, FORMATS)
+    name = named(format or guess(text))
+    row = FORMATS[name]
     if row.read is None:
         raise ValueError(f"format: {name!r} cannot be read; allowed: {', '.join(_readable())}")
     fields, options = row.read(text, gpus)

@@ -21,6 +21,16 @@ from roofline.export.rows import Options, Row, dotted, nested, read, same, writt
 Z = "zero_optimization."
 A = "activation_checkpointing."
 TYPES = {2: "bf16", 4: "fp32"}
+ELSEWHERE = {  # field of a layout → where it is stated instead
+    "gpus": "the launcher's number of processes",
+    "pp": "num_stages of the script's PipelineModule",
+    "order": "the topology of the script's PipelineModule",
+    "even": "partition_method of the script's PipelineModule",
+    "sequence": "the script's data loader",
+    "ep": "ep_size of the script's deepspeed.moe.layer.MoE",
+    "recompute": "what the script wraps in deepspeed.checkpointing.checkpoint",
+    "recompute_share": "what the script wraps in deepspeed.checkpointing.checkpoint",
+}
 
 
 def _replicas(f: Fields) -> int:
@@ -59,6 +69,11 @@ def _read_batch(o: Options, f: Fields) -> Fields:
         o.refuse("data_parallel_size", stated, f"{replicas}, as the batch sizes have it")
     return {
         "layout.cp": split,
+        "layout.attention": "flash-2",  # the kernels are the script's
+        "layout.fused": 0,
+        "layout.fused_experts": 0,
+        "layout.sequence_parallel": 0,
+        "layout.tp_overlap": "none",  # AutoTP waits for its all-reduces
         "layout.gpus": replicas * split * f["layout.tp"],
         "layout.pp": 1,
         "layout.micro_batch": micro,

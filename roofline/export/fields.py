@@ -163,6 +163,13 @@ def data_ranks(found: Mapping[str, Any]) -> float:
     return float(found["layout.gpus"] / (found["layout.tp"] * found["layout.pp"]))
 
 
+def _expert_ranks(f: Fields) -> float:
+    """Ranks that reduce an expert's gradient; 1 without experts."""
+    if "model.experts.count" not in f:
+        return 1.0
+    return float(f["layout.gpus"] / (f["layout.pp"] * f["layout.ep"] * f["layout.etp"]))
+
+
 def _no_experts(f: Fields) -> bool:
     return "model.layers" in f and "model.experts.count" not in f
 
@@ -172,6 +179,7 @@ MOOT: tuple[tuple[Callable[[Fields], bool], tuple[str, ...]], ...] = (
     (lambda f: f["layout.tp"] == 1, ("sequence_parallel", "tp_overlap")),
     (lambda f: f["layout.cp"] == 1, ("cp_kind",)),
     (lambda f: f["layout.pp"] == 1, ("schedule", "pp_overlap", "chunks", "even", "order")),
+    (lambda f: f["layout.chunks"] == 1, ("pp_overlap",)),  # only behind other chunks
     (
         _no_experts,
         (
@@ -185,7 +193,7 @@ MOOT: tuple[tuple[Callable[[Fields], bool], tuple[str, ...]], ...] = (
     ),
     (lambda f: f["layout.recompute"] == "none", ("recompute_share",)),
     (
-        lambda f: data_ranks(f) == 1,
+        lambda f: max(data_ranks(f), _expert_ranks(f)) == 1,
         (
             *("zero", "shard", "reshard", "dp_overlap", "gradient_bytes", "weight_bytes"),
             "order",
@@ -239,6 +247,8 @@ def settled(found: Mapping[str, Any]) -> Fields:
     if "model.vocab_multiple" in left:
         multiple = left.pop("model.vocab_multiple")
         left["model.vocab"] = -(-left["model.vocab"] // multiple) * multiple
+    if left["layout.tp"] == 1 and "dtensor" in str(left.get("recipe")):
+        left["recipe"] = str(left["recipe"]).replace("-dtensor", "")
     made = model(found)
     if made and not made.dense_layers:
         left.pop("model.d_ff", None)

@@ -114,6 +114,8 @@ def _read_precision(o: Options, f: Fields) -> Fields:
         "precision": "fp16" if dtype == "float16" else "bf16",
         "recipe": "mixed",
         "layout.gradient_bytes": 4 if long else 2,
+        "layout.attention": "flash-2",
+        "layout.fused": 0,
     }
 
 

@@ -222,9 +222,10 @@ def _read_precision(o: Options, f: Fields) -> Fields:
         o.take(name)
     old, new = (f"{k}.enable_fsdp_float8_all_gather" for k in ("float8", FLOAT8))
     narrow = o.flag(new) or o.flag(old)
+    kept = "fsdp-dtensor" if f["layout.tp"] > 1 else "fsdp"
     return {
         "precision": found,
-        "recipe": "fsdp" if found == "bf16" else "fsdp-fp8",
+        "recipe": kept if found == "bf16" else f"{kept}-fp8",
         "layout.weight_bytes": 1 if narrow and found == "fp8" else 2,
     }
 
@@ -242,7 +243,11 @@ def _read_compile(o: Options, f: Fields) -> Fields:
 
 def _read_overlap(o: Options, f: Fields) -> Fields:
     hidden = o.flag(f"{P}enable_async_tensor_parallel")
-    return {"layout.tp_overlap": "fine" if hidden else "none", "layout.sequence_parallel": 1}
+    return {
+        "layout.tp_overlap": "fine" if hidden else "none",
+        "layout.sequence_parallel": 1,
+        "layout.attention": "flash-2",  # of PyTorch
+    }
 
 
 ROWS = (
