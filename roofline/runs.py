@@ -18,7 +18,7 @@ from roofline.calibrated import PRECISIONS
 from roofline.dims import Dims
 from roofline.footprint import peak
 from roofline.frameworks import Framework, framework
-from roofline.layout import FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
+from roofline.layout import CHEAP, FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
 from roofline.model import Transformer
 from roofline.names import choose
 from roofline.run_fields import (
@@ -190,6 +190,7 @@ def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) ->
         even=_even(str(run.get("notes") or ""), sizes, pp * chunks),
         recompute=RECOMPUTE[again],
         recompute_share=share,
+        recompute_modules=frameworks.modules(run) or CHEAP,
         **_habits(run, sizes, row, chunks),
     )
     scores_kept = np.equal(layout.attention, FLASH["unfused"]) and not sizes.experts
