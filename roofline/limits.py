@@ -45,6 +45,7 @@ class Framework:
         return replace(Layout(1), **self.habits)
 
 
+WHOLE_LAYERS = ("none", "attention", "half", "full")  # nothing that names modules of a layer
 FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1}
 
 FRAMEWORKS = {
@@ -65,13 +66,19 @@ FRAMEWORKS = {
         Framework(
             "torchtitan",
             "torchtitan: FSDP2 and HSDP, tensor, context and pipeline parallelism",
-            {"zero": (3,), "schedule": ("1f1b", "zb-v"), "order": ("tp-cp-dp-pp",), "etp": (1,)},
+            {
+                **{"zero": (3,), "schedule": ("1f1b", "zb-v"), "order": ("tp-cp-dp-pp",)},
+                **{"etp": (1,), "recompute": WHOLE_LAYERS},
+            },
             {"fused": 1},
         ),
         Framework(
             "deepspeed",
             "DeepSpeed: ZeRO, plain 1F1B; no context parallelism",
-            {"schedule": ("1f1b",), "chunks": (1,), "cp": (1,), "zero": (0, 1, 2, 3)},
+            {
+                **{"schedule": ("1f1b",), "chunks": (1,), "cp": (1,), "zero": (0, 1, 2, 3)},
+                "recompute": WHOLE_LAYERS,
+            },
         ),
         Framework(
             "fsdp",
