@@ -58,14 +58,14 @@ def hero(found: Predicted) -> None:
               f"{found.memory / found.capacity:.0%} of {show(found.capacity, 'B')}",
               "Of the fullest stage's GPU, with fragments, NCCL and the CUDA context")  # fmt: skip
         if brought.budget is not None:
-            _cards_of_budget(brought)
+            _card_of_budget(brought)
     if found.memory > found.capacity:
         st.warning(
             f"This does not fit: {show(found.memory - found.capacity, 'B')} too much on the fullest "
             "stage. More tensor or pipeline parallelism, a higher ZeRO stage or recomputation help.",
             icon=":material/memory:",
         )
-    st.caption(brought.sentence())
+    st.caption(f"{brought.sentence()} {_energy(brought)}")
 
 
 def where_time_goes(found: Predicted, key: str = "explain") -> None:
@@ -92,27 +92,27 @@ def _card(label: str, value: str, below: str, help: str = "") -> None:
               help=help or None)  # fmt: skip
 
 
-def _cards_of_budget(brought: Outcome) -> None:
+def _card_of_budget(brought: Outcome) -> None:
+    """Days, and what they cost: money where a price is stated, GPU hours where none is."""
     budget = show(float(np.asarray(brought.budget)), "", 4).strip()
     time = float(np.asarray(brought.training_seconds))
-    _card(f"{budget} tokens in", show(time, "s"),
-          f"{show(float(np.asarray(brought.gpu_hours)))} GPU hours",
-          f"{time / DAY:,.4g} days without interruptions")  # fmt: skip
-    energy = "" if brought.power is None else f"{show(_kwh(brought))}Wh"
-    source = plain(brought.power_source)
+    hours = f"{show(float(np.asarray(brought.gpu_hours)))} GPU hours"
+    told = [f"{time / DAY:,.4g} days without interruptions, {hours}."]
+    cost = hours
     if brought.price is not None:
-        _card("Rent", f"${show(float(np.asarray(brought.money)))}", energy,
-              f"At ${brought.price:g} a GPU hour ({plain(brought.price_source)}). Energy at the "
-              f"limit of {brought.power or 0:g} W a GPU: {source}")  # fmt: skip
-    elif energy:
-        _card("Energy", energy, "no price is stated",
-              f"At most: the GPUs alone at their limit of {brought.power:g} W each ({source}). "
-              "State a price under Budget and price to see money.")  # fmt: skip
+        cost = f"${show(float(np.asarray(brought.money)))}"
+        told.append(f"Rent at ${brought.price:g} a GPU hour ({plain(brought.price_source)}).")
+    else:
+        told.append("State a price under Budget and price to see money.")
+    _card(f"{budget} tokens in", show(time, "s"), cost, " ".join(told).replace("$", "\\$"))
 
 
-def _kwh(brought: Outcome) -> float:
-    """Watt hours, for a unit with a prefix."""
-    return 1e3 * float(np.asarray(brought.kilowatt_hours))
+def _energy(brought: Outcome) -> str:
+    """What the budget's tokens take, where the power of a GPU is known."""
+    if brought.budget is None or brought.power is None:
+        return ""
+    watt_hours = 1e3 * float(np.asarray(brought.kilowatt_hours))  # for a unit with a prefix
+    return f"All tokens take the GPUs at most {show(watt_hours)}Wh, at {brought.power:g} W each."
 
 
 def _percent(value: Any) -> str:

@@ -35,6 +35,8 @@ from roofline.microbatch import (
 from roofline.overheard import Call, listening
 from roofline.step import StepTime, stage_send
 
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
@@ -54,8 +56,9 @@ class CollectiveRow:
 
     @property
     def hidden(self) -> float:
-        """Behind compute. [s]"""
-        return max(0.0, self.seconds - self.exposed)
+        """Behind compute; what sums of many calls leave by rounding is none. [s]"""
+        left = self.seconds - self.exposed
+        return left if left > ROUNDING * self.seconds else 0.0
 
     @property
     def nbytes(self) -> float:

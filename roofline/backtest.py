@@ -2,19 +2,14 @@
 
 Runs of one accelerator are one call of the step model, a row each. A run that cannot be predicted
 is listed with its reason; the others go on. Errors are predicted over measured step time, minus 1:
-positive where the prediction is too slow. The baseline is what one does without a model: a single
-utilisation per GPU and precision, fitted to these very runs, times the bubble of the schedule.
-
-    baseline = FLOPs / (N · peak · utilisation) · (1 + (p-1)/(vM))
+positive where the prediction is too slow. ``roofline.baseline`` is what one does without a model.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -23,18 +18,37 @@ from numpy.typing import NDArray
 import hardware_profiles as hw
 from hardware_profiles.behaviour import StepFit
 from hardware_profiles.calibration import for_accelerator
-from roofline import calibrated, runs
+from roofline import baseline, calibrated, runs
 from roofline.dims import Dims
-from roofline.layout import RECOMPUTE, stack
+from roofline.layout import stack
 from roofline.machine import Tier
-from roofline.model_flops import flops_per_token
 from roofline.run_fields import NotMeasured, Run, RunError
+from roofline.run_files import Refused, parse, published
+from roofline.run_gpus import inside, reference_cluster
 from roofline.step import predict
+
+__all__ = [
+    "Backtest",
+    "Refused",
+    "Row",
+    "as_document",
+    "at_peak",
+    "backtest",
+    "parse",
+    "published",
+    "reference_cluster",
+    "rows_of",
+    "shipped",
+    "terms",
+]
 
 Column = NDArray[np.float64]
 
 Member = tuple[str, Run, runs.Job]  # with the name that a refusal is listed under
-WRONG = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError)
+ATTENTION = "bf16"  # whose rate attention and the head are counted at, whatever the precision
+WRONG = (ValueError, ArithmeticError)  # sizes that no double holds are the second
+
+UNHELD = "rates of"  # what the line begins with that says whose rates were held against no run
 
 Fits = Callable[[str], StepFit | None]  # accelerator → what its calibration says, if anything
 
@@ -58,6 +72,12 @@ class Row:
     assumed: tuple[str, ...]
     framework: str
     run: Run  # as it was stated
+    baseline_of: str = ""  # the published runs whose utilisation the baseline takes
+
+    @property
+    def held(self) -> bool:
+        """Whether the rates of its GPU were held against runs."""
+        return not any(line.startswith(UNHELD) for line in self.assumed)
 
     @property
     def error(self) -> float | None:
@@ -66,44 +86,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A run that cannot be predicted."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Backtest:
     """All rows, and what was refused."""
 
     rows: list[Row]
     refused: list[Refused]
-
-
-def published() -> list[Run]:
-    """The published runs that come with the package; ``data/published_runs.md`` says from where."""
-    text = files("roofline").joinpath("data/published_runs.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.split("\n") if line]
-
-
-def parse(text: str) -> tuple[list[tuple[str, Run]], list[Refused]]:
-    """Runs of a JSONL text with the names of their lines, and the lines that are none."""
-    found: list[tuple[str, Run]] = []
-    refused: list[Refused] = []
-    for i, line in enumerate(text.split("\n"), 1):  # texts may hold other ends of lines
-        if not line.strip():
-            continue
-        try:
-            run = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            refused.append(Refused(f"line {i}", f"is no JSON: {error}"))
-            continue
-        if isinstance(run, dict):
-            found.append((f"line {i} ({str(run.get('id'))[:80]})", run))
-        else:
-            refused.append(Refused(f"line {i}", f"is no object: {line.strip()[:60]!r}"))
-    return found, refused
 
 
 def shipped(accelerator: str) -> StepFit | None:
@@ -127,23 +114,31 @@ def backtest(named: Iterable[tuple[str, Run]], fits: Fits = shipped) -> Backtest
             _measured(run)
             dtype = calibrated.dtype_of(job.precision)
             rates = hw.accelerator(job.accelerator).peak_flops
-            if dtype not in rates:
-                known = ", ".join(rates)
-                raise RunError(f"precision: {job.accelerator} has no {dtype} rate; it has {known}")
+            for field, needed in (("precision", dtype), ("gpu", ATTENTION)):
+                if needed not in rates:
+                    known = f"has no {needed} rate; it has {', '.join(rates)}"
+                    raise RunError(f"{field}: {job.accelerator} {known}")
             groups[job.accelerator].append((name, run, job))
-        except WRONG as error:
-            refused.append(Refused(name, _told(error)))
+        except ValueError as error:
+            refused.append(Refused(name, str(error)))
     rows: list[Row] = []
     for accelerator, members in groups.items():
-        parts = _parts(members, fits(accelerator))
+        fit = fits(accelerator)
+        parts = _parts(members, fit)
         tried = list(zip(members, parts, strict=True))
-        refused += [Refused(m[0], _told(p)) for m, p in tried if isinstance(p, Exception)]
-        rows += _predicted(accelerator, [(m, p) for m, p in tried if isinstance(p, dict)])
+        refused += [Refused(m[0], str(p)) for m, p in tried if isinstance(p, Exception)]
+        told = _rates(accelerator, fit)
+        rows += _predicted(accelerator, [(m, p) for m, p in tried if isinstance(p, dict)], told)
     return Backtest(rows, refused)
 
 
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _rates(accelerator: str, fit: StepFit | None) -> tuple[str, ...]:
+    """What is assumed where rates were not held against runs of this GPU."""
+    if fit is None:
+        return (f"{UNHELD} {accelerator} are the datasheet's peaks, held against no run",)
+    if fit.accuracy is None:
+        return (f"{UNHELD} {accelerator}: its calibration was held against no run left out of it",)
+    return ()
 
 
 def _parts(members: list[Member], fit: StepFit | None) -> list[dict[str, float] | Exception]:
@@ -153,7 +148,7 @@ def _parts(members: list[Member], fit: StepFit | None) -> list[dict[str, float] 
         if np.all(np.isfinite(sum(columns.values()))):
             return [{k: float(x[i]) for k, x in columns.items()} for i in range(len(members))]
     except WRONG as error:
-        if len(members) == 1:
+        if len(members) == 1 and isinstance(error, ValueError):
             return [error]
     if len(members) == 1:
         return [RunError("model: its sizes are too large to compute with")]
@@ -172,9 +167,7 @@ def terms(jobs: Sequence[runs.Job], fit: StepFit | None) -> dict[str, Column]:
 
 def _tiers(jobs: Sequence[runs.Job]) -> tuple[Tier, ...]:
     """The domain that a run states, and beyond it one network of its cards."""
-    reference = hw.cluster(reference_cluster(jobs[0].accelerator))
-    inner = reference.tiers[0]
-    card = reference.tiers[1].bandwidth / inner.degree if reference.tiers[1:] else inner.bandwidth
+    inner, card = inside(jobs[0].accelerator)
     domain = np.array([float(job.domain) for job in jobs])
     nic = np.array([card if job.nic is None else job.nic for job in jobs])
     outside = max(float(np.max([job.layout.gpus for job in jobs])), 2.0)
@@ -184,20 +177,10 @@ def _tiers(jobs: Sequence[runs.Job]) -> tuple[Tier, ...]:
     )
 
 
-def reference_cluster(accelerator: str) -> str:
-    """A shipped cluster of this accelerator: the vendor's own system, if there is one."""
-    alike = {"h100-sxm-hbm2e": "h100-sxm"}.get(accelerator, accelerator)
-    for name in sorted(hw.clusters(), key=lambda name: ("superpod" not in name, name)):
-        if name != "local" and hw.cluster(name).accelerator.name == alike:
-            return name
-    raise RunError(f"gpu: no cluster with {accelerator} comes with the package")
-
-
-def _predicted(name: str, members: list[tuple[Member, dict[str, float]]]) -> list[Row]:
-    jobs = [job for (_, _, job), _ in members]
-    flops = np.array([_flops(job) for job in jobs])
-    seconds = [_measured(run) for (_, run, _), _ in members]
-    base = _baseline(name, jobs, flops, seconds)
+def _predicted(
+    name: str, members: list[tuple[Member, dict[str, float]]], rates: tuple[str, ...]
+) -> list[Row]:
+    base = [baseline.seconds(job) for (_, _, job), _ in members]
     return [
         Row(
             id=job.id,
@@ -208,13 +191,14 @@ def _predicted(name: str, members: list[tuple[Member, dict[str, float]]]) -> lis
             gpus=int(job.layout.gpus),
             sweep=_sweep(run, job),
             predicted=sum(parts.values()),
-            measured=seconds[i],
-            baseline=float(base[i]),
-            flops=float(flops[i]),
+            measured=_measured(run),
+            baseline=float(base[i][0]),
+            flops=baseline.flops(job),
             terms=parts,
-            assumed=job.assumed,
+            assumed=(*job.assumed, *rates),
             framework=job.framework.name,
             run=run,
+            baseline_of=base[i][1],
         )
         for i, ((_, run, job), parts) in enumerate(members)
     ]
@@ -225,31 +209,6 @@ def _measured(run: Run) -> float | None:
         return runs.measured(run)
     except NotMeasured:
         return None
-
-
-def _flops(job: runs.Job) -> float:
-    layout = job.layout
-    tokens = float(layout.batch * layout.sequence)
-    return tokens * float(flops_per_token(job.model, layout.sequence))
-
-
-def _baseline(
-    name: str, jobs: Sequence[runs.Job], flops: Column, seconds: Sequence[float | None]
-) -> Column:
-    """One utilisation per precision, the median of these runs, and the schedule's bubble."""
-    chip, base = hw.accelerator(name), np.empty(len(jobs))
-    ideal = np.empty(len(jobs))
-    for i, job in enumerate(jobs):
-        layout = job.layout
-        rate = float(layout.gpus) * chip.flops(calibrated.dtype_of(job.precision))
-        again = 4 / 3 if layout.recompute in (RECOMPUTE["full"], RECOMPUTE["block"]) else 1.0
-        bubble = (layout.pp - 1.0) / (layout.chunks * layout.microbatches)
-        ideal[i] = flops[i] * again / rate * (1.0 + bubble)
-    for precision in {job.precision for job in jobs}:
-        here = [i for i, job in enumerate(jobs) if job.precision == precision]
-        known = [ideal[i] / seconds[i] for i in here if seconds[i]]
-        base[here] = ideal[here] / (np.median(known) if known else 1.0)
-    return base
 
 
 def _sweep(run: Run, job: runs.Job) -> str:
@@ -278,6 +237,7 @@ def as_document(row: Row) -> Mapping[str, Any]:
         "measured_s": row.measured,
         "error": row.error,
         "baseline_s": row.baseline,
+        "baseline_of": row.baseline_of,
         "accelerator": row.accelerator,
         "family": row.family,
         "assumed": list(row.assumed),

@@ -81,12 +81,13 @@ def markdown(found: Summary, in_sample: bool) -> str:
     total = found.total
     refused = f"; {found.refused} cannot be predicted" if found.refused else ""
     fitted = " The calibrations were fitted to these runs." if in_sample else ""
+    base = "fitted to the same runs" if in_sample else "of the published runs that we ship"
     parts = [
         f"**{'In sample: all' if in_sample else 'All'} {total.count:,} measured of "
         f"{found.predicted:,} predicted runs{refused}.** Error is predicted over measured step "
         "time, minus 1: its median with sign (bias), then median, 90th percentile and largest "
-        f"without.{fitted} The baseline is one utilisation per GPU and precision, fitted to the "
-        "same runs, times 1 + bubble.",
+        f"without.{fitted} The baseline is one utilisation per GPU and precision, {base}, "
+        "times 1 + bubble.",
         as_markdown(summary_table(found)),
     ]
     if in_sample:

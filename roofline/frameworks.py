@@ -1,8 +1,9 @@
 """Frameworks: what each does where a published run does not say, release by release.
 
-A row of ``FRAMEWORKS`` is found by words in a run's ``source`` and ``notes``. What a row cannot
+``framework_rows`` holds what a framework does, and finds it by a run's words. What a row cannot
 hold, because releases differ, stands below in functions named for the choice: CUDA graphs, dispatch
-of tokens, bytes of gathered weights and scattered gradients, overlap of tensor parallelism.
+of tokens, bytes of gathered weights and scattered gradients, overlap of tensor parallelism. Runs are
+as ``run_fields.checked`` leaves them.
 
 Sources: Megatron-LM, Megatron-Bridge and NeMo recipes of the releases that runs name; Composer's
 ``get_mixed_precision`` of 2023 and 2024; torchtitan's configurations; BLOOM's chronicles.
@@ -11,119 +12,15 @@ Sources: Megatron-LM, Megatron-Bridge and NeMo recipes of the releases that runs
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
+from roofline.framework_rows import FRAMEWORKS, Framework, framework, named
 from roofline.layout import EXCHANGE_HIDDEN, MODULES, SCHEDULE
 from roofline.run_fields import Run, mapping
+from roofline.run_schema import INTERLEAVED
 
+__all__ = ["FRAMEWORKS", "Framework", "framework", "named"]
 
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """What a framework does where a run does not say."""
-
-    name: str
-    words: tuple[str, ...]  # one of them stands in the source or the notes
-    attention: str = "flash"
-    fused: bool = True
-    fused_loss: bool = False
-    tp_overlap: str = "backward"
-    dp_overlap: bool = True
-    pp_overlap: bool = True  # sends between interleaved chunks; plain 1F1B always waits
-    compiled: bool = False  # into one program, which launches its own kernels
-    dropout: bool = False
-    zero_kind: str = "scatter"  # a row of ``ZERO_KIND``
-    gradient_bytes: float = 2.0
-    optimizer_bytes: float = 46.0
-    full_recompute: str = "full"  # what "full" repeats
-    checkpoint: str = "attention"  # what "selective" repeats
-    unstated: str = "none"  # where the run does not say
-
-
-FRAMEWORKS = (
-    Framework("Megatron-Bridge", ("Megatron-Bridge",), fused_loss=True, tp_overlap="fine"),
-    Framework("dgxc NeMo", ("dgxc-benchmarking",), tp_overlap="fine", fused_loss=True),
-    Framework(
-        "NeMo 24.07",  # and before
-        ("NeMo-Framework-Launcher", "container 24.0"),
-        tp_overlap="fine",
-        attention="flash-2024",
-    ),
-    Framework("NeMo", ("NVIDIA/NeMo", "NeMo-Framework", "NeMo Framework"), tp_overlap="fine"),
-    Framework(
-        "Composer FSDP",
-        ("llm-foundry", "Composer", "MosaicML"),
-        attention="flash-1",
-        fused=False,
-        full_recompute="block",
-    ),
-    Framework(
-        "torchtitan",
-        ("torchtitan",),
-        attention="flash-2",
-        tp_overlap="none",
-        full_recompute="block",
-        checkpoint="half",
-    ),
-    Framework(
-        "InternEvo",
-        ("InternEvo", "InternLM"),
-        attention="flash-2",
-        fused=False,
-        zero_kind="broadcast",
-        tp_overlap="none",
-        full_recompute="block",
-    ),
-    Framework(
-        "JAX",
-        ("JAX", "MaxText", "Pax", "paxml"),
-        compiled=True,
-        tp_overlap="none",
-        fused_loss=True,
-        checkpoint="half",
-        unstated="block",
-    ),
-    Framework("nanotron", ("nanotron", "picotron"), attention="flash-2", fused=False),
-    Framework("MegaScale", ("MegaScale",), attention="flash-2", tp_overlap="backward"),
-    Framework(
-        "Megatron-DeepSpeed",
-        ("bigscience", "Megatron-DeepSpeed"),
-        attention="unfused",
-        tp_overlap="none",
-        dp_overlap=False,
-        pp_overlap=False,
-        zero_kind="all-reduce",
-        gradient_bytes=4.0,
-    ),
-    Framework(
-        "Megatron 2023",
-        ("Zero Bubble",),
-        attention="unfused",
-        dropout=True,
-        dp_overlap=False,
-        pp_overlap=False,
-    ),
-    Framework(
-        "Megatron 2021",  # before gradients of a layer's input were reduced behind its weights'
-        ("Narayanan", "SC21"),
-        attention="unfused",
-        tp_overlap="none",
-        dp_overlap=False,
-        pp_overlap=False,
-        dropout=True,
-    ),
-    Framework(
-        "Megatron 2022",
-        ("Korthikanti", "Megatron", "vTrain"),
-        attention="unfused",
-        tp_overlap="backward",
-        dp_overlap=False,
-        pp_overlap=False,
-        dropout=True,
-    ),
-)
-# Megatron since 2024, in bf16: fused attention, collectives behind compute.
-RECENT = Framework("Megatron-LM", (), fused_loss=True)
 # Megatron-Core's names of what it recomputes; of "shared_experts" alone there is no row.
 MODULE_NAMES = {
     "core_attn": "attention",
@@ -134,25 +31,6 @@ MODULE_NAMES = {
     "moe": "experts",
 }
 RELEASE = re.compile(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?:\.(\d\d?))?(?![\d%])")
-UNKNOWN = Framework("unknown framework", ())
-
-
-def framework(run: Run) -> Framework:
-    """The row of ``FRAMEWORKS`` that the run's words name.
-
-    Megatron of 2022 is what ran in fp16, or before 2024, on the GPUs of that time.
-    """
-    text = " ".join(str(run.get(key) or "") for key in ("framework", "source", "notes")).lower()
-    for row in FRAMEWORKS:
-        if any(word.lower() in text for word in row.words):
-            return RECENT if row is FRAMEWORKS[-1] and not _of_old(run) else row
-    return FRAMEWORKS[-1] if run.get("precision") == "fp16" and _of_old(run) else UNKNOWN
-
-
-def _of_old(run: Run) -> bool:
-    gpu = str(run.get("gpu")).lower()
-    later = any(name in gpu for name in ("h100", "h200", "h800", "b200", "b300", "mi3"))
-    return not later and (run.get("precision") == "fp16" or _year(run) < 2024 or "year" not in run)
 
 
 def recompute(run: Run, row: Framework, layers: float, stages: float) -> tuple[str, float]:
@@ -170,8 +48,8 @@ def recompute(run: Run, row: Framework, layers: float, stages: float) -> tuple[s
 
 def modules(run: Run) -> int:
     """The modules of ``layout.MODULES`` that a run names, summed; 0 where it names none."""
-    named = mapping(run, "extra").get("recompute_modules") or ()
-    known = {MODULE_NAMES[str(name)] for name in named if str(name) in MODULE_NAMES}
+    said = mapping(run, "extra").get("recompute_modules") or ()
+    known = {MODULE_NAMES[str(name)] for name in said if str(name) in MODULE_NAMES}
     return sum(MODULES[name] for name in known)
 
 
@@ -181,9 +59,10 @@ def attention(run: Run, row: Framework) -> str:
     words = f"{run.get('notes') or ''} {stated}".lower()
     without = re.search(r"(?:\b(\d+[mb]) )?\b(?:no|not|without) flash", words)
     name = str(mapping(run, "model").get("name")).lower()
-    if (without and (without[1] or "") in name) or "unfused" in stated:  # "126M without flash"
+    apart = any(word in stated for word in ("unfused", "eager"))
+    if (without and (without[1] or "") in name) or apart:  # "126M without flash"
         return "unfused"
-    return "flash-2" if "flash" in stated and row.attention == "unfused" else row.attention
+    return "flash-2" if stated and row.attention == "unfused" else row.attention
 
 
 def fused_experts(run: Run, row: Framework) -> bool:
@@ -200,7 +79,7 @@ def clamped(run: Run) -> bool:
 
 def release(run: Run) -> tuple[int, ...]:
     """The container that the run's words name, as numbers: (26, 6, 1); () where none."""
-    for key in ("source", "notes"):
+    for key in ("framework", "source", "notes"):
         found = RELEASE.search(str(run.get(key) or ""))
         if found:
             return tuple(int(part) for part in found.groups() if part)
@@ -209,6 +88,8 @@ def release(run: Run) -> tuple[int, ...]:
 
 def dropless(run: Run) -> bool:
     """Whether every expert takes what comes."""
+    if mapping(run, "extra").get("capacity_factor") is not None:
+        return False
     words = str(run.get("notes") or "").lower()
     return not any(word in words for word in ("token-drop run", "token drop", "capacity factor"))
 
@@ -223,8 +104,8 @@ def graphs(run: Run, row: Framework) -> float:
     """CUDA graphs: 0 none, 1 of parts of a layer, 2 of the whole iteration."""
     kind = _latest(run, row, "cuda_graph_impl", "full_iteration")
     scope = mapping(run, "extra").get("cuda_graph_scope")
-    if kind == "local" and scope == "full_iteration":
-        kind = scope
+    if kind == "local" and scope == ["full_iteration"]:
+        kind = "full_iteration"
     if kind is None:
         return float(mapping(run, "extra").get("cuda_graphs") == 1)
     if scope and "attn" not in scope:
@@ -266,9 +147,8 @@ def tp_overlap(run: Run, row: Framework) -> str:
 
 def schedule(run: Run) -> int:
     """The number of the pipeline schedule."""
-    name = str(mapping(run, "extra").get("pp_schedule") or "").lower()
-    known = {"zb-1p": "zb-h1", **{name: name for name in SCHEDULE}}
-    return SCHEDULE[known.get(name, "1f1b")]
+    name = mapping(run, "extra").get("pp_schedule", "1f1b")
+    return SCHEDULE["1f1b" if name == INTERLEAVED else name]
 
 
 def shard(run: Run) -> float:
@@ -277,7 +157,7 @@ def shard(run: Run) -> float:
     for key in ("fsdp_shard", "zero1_group"):
         if (extra.get(key) or 0) > 0:
             return float(extra[key])
-    stated = str(run.get("fsdp") or "").partition("dp_shard")[2]
+    stated = str(run.get("fsdp") or "").lower().partition("dp_shard")[2]
     digits = "".join(c if c.isdigit() else " " for c in stated).split()
     return float(digits[0]) if digits else 0.0
 
@@ -300,5 +180,4 @@ def _detail(run: Run) -> str:
 
 
 def _year(run: Run) -> float:
-    year = run.get("year")
-    return float(year) if isinstance(year, int | float) else 2024.0
+    return float(run.get("year", 2024))

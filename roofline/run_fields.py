@@ -1,14 +1,32 @@
-"""Fields of a published run: read with their type, or refused with their name and value."""
+"""Values of a run: read with their type, or refused with field, value and what is allowed.
+
+``checked`` holds a run to ``roofline.run_schema``: after it every value is of its kind, in its range
+and spelt as meant, and null is as absent. ``Reading`` hands the values out, and is the one place
+where a default is taken: what is not stated and not forced is listed as assumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from roofline.model import Experts, Latent, Transformer, Window
+from hardware_profiles.errors import nearest
+from roofline.names import choose
+from roofline.run_schema import BESIDE, FREE, SECTIONS, Field
 
 Run = Mapping[str, Any]
-LARGEST = 1e9  # of any count: more is a typing mistake
+MEANT = {
+    "true": "true",
+    "yes": "true",
+    "on": "true",
+    "false": "false",
+    "no": "false",
+    "off": "false",
+}
+MISSPELT = 0.9  # likeness above which a free name is taken for a field that is read
 
 
 class RunError(ValueError):
@@ -19,29 +37,21 @@ class NotMeasured(RunError):
     """A run that says of nothing how long a step took: it can be predicted, not compared."""
 
 
-def number(run: Run, key: str, default: float | None = None, *, least: float = 1.0) -> float:
-    """A number of ``least`` or more; ``default`` where the run has none.
+def refused(path: str, value: Any, allowed: str) -> RunError:
+    """The error of a value that cannot be.
 
-    Raises:
-        RunError: missing, of another type, or out of range.
+    >>> refused("tp", "x", "1 to 8")
+    RunError("tp: 'x' is refused; allowed: 1 to 8")
     """
-    value = run.get(key)
-    if value is None:
-        if default is None:
-            raise RunError(f"{key}: missing, and there is no default")
-        return default
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or not least <= value <= LARGEST:  # neither NaN nor infinity lies between
-        raise RunError(f"{key}: {_shown(value)} is refused; allowed: {least:g} to {LARGEST:g}")
-    return float(value)
+    return RunError(f"{path}: {shown(value)} is refused; allowed: {allowed}")
 
 
-def whole(run: Run, key: str, default: int | None = None, *, least: int = 1) -> int:
-    """The same, and a whole number."""
-    value = number(run, key, default, least=least)
-    if value != int(value):
-        raise RunError(f"{key}: {_shown(value)} is refused; allowed: whole numbers")
-    return int(value)
+def shown(value: Any) -> str:
+    """A value, cut short."""
+    try:
+        return repr(value)[:60]
+    except (RecursionError, ValueError):  # nested too deeply, or too long a number
+        return f"this {type(value).__name__}"
 
 
 def mapping(run: Run, key: str) -> Mapping[str, Any]:
@@ -50,108 +60,168 @@ def mapping(run: Run, key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise RunError(f"{key}: {_shown(value)} is refused; allowed: an object")
+        raise refused(key, value, "an object")
     return value
 
 
-def flag(run: Run, key: str, default: bool | None = None) -> bool | None:
-    """Yes or no; ``default`` where the run has none.
+def checked(run: Run) -> Run:
+    """The run with every value as ``run_schema`` has it, and without what is null.
 
     Raises:
-        RunError: anything else.
+        RunError: a field that there is not, or a value of the wrong type or out of range.
     """
-    value = run.get(key)
-    if value is None:
-        return default
-    if value not in (True, False):
-        raise RunError(f"{key}: {_shown(value)} is refused; allowed: true, false")
+    return _section(run, "")
+
+
+def _section(values: Run, at: str) -> Run:
+    table, found = SECTIONS[at], {}
+    place = f"{at}." if at else ""
+    for key, value in values.items():
+        if key not in table:
+            _unknown(at, key, value)
+            found[key] = value
+        elif value is not None and (inner := f"{place}{key}") in SECTIONS:
+            found[key] = _section(mapping({inner: value}, inner), inner)
+        elif value is not None:
+            found[key] = READERS[table[key].kind](inner, value, table[key])
+    for key, each in table.items():
+        if each.needed and key not in found:
+            raise RunError(f"{place}{key}: missing, and there is no default")
+    return found
+
+
+def _unknown(at: str, key: str, value: Any) -> None:
+    """Pass where any name may stand, unless it is all but that of a field."""
+    known = SECTIONS[at]
+    if at in FREE:
+        meant = difflib.get_close_matches(key, [*known, *BESIDE], 1, MISSPELT)
+        if not meant or key in BESIDE:
+            return
+    place = f"{at}." if at else ""
+    near = next((path for path in _paths() if path.rpartition(".")[2] == key.lower()), "")
+    told = f"the nearest is {near}" if near else nearest(key, known)
+    raise RunError(f"{place}{key[:60]}: {shown(value)} is refused; there is no such field; {told}")
+
+
+def _paths() -> Iterator[str]:
+    for at, table in SECTIONS.items():
+        yield from (f"{at}.{key}" if at else key for key in table)
+
+
+def _number(path: str, value: Any, of: Field) -> Any:
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if not fits or not of.least <= value <= of.most:  # neither NaN nor infinity lies between
+        raise refused(path, value, _range(of))
+    return value
+
+
+def _range(of: Field) -> str:
+    return f"{of.least:g}" if of.least == of.most else f"{of.least:g} to {of.most:g}"
+
+
+def _whole(path: str, value: Any, of: Field) -> int:
+    number = _number(path, value, of)
+    if number != int(number):
+        near = sorted({max(int(of.least), int(number)), int(number) + 1})
+        raise refused(path, value, f"whole numbers; the nearest: {' and '.join(map(str, near))}")
+    return int(number)
+
+
+def _flag(path: str, value: Any, _: Field) -> bool:
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
+        near = MEANT.get(shown(value).strip("'").lower(), "")
+        raise refused(path, value, f"true, false{near and f'; the nearest is {near}'}")
     return bool(value)
 
 
-def text(run: Run, key: str) -> str:
-    """A text that has to be there."""
-    value = run.get(key)
-    if not isinstance(value, str) or not value:
-        raise RunError(f"{key}: {_shown(value)} is refused; allowed: a text")
+def _switch(path: str, value: Any, _: Field) -> Any:
+    if not isinstance(value, str | int) or value not in (0, 1, "0", "1"):
+        raise refused(path, value, 'true, false, or as printed "0" and "1"')
     return value
 
 
-def _shown(value: Any) -> str:
+def _choice(path: str, value: Any, of: Field) -> str:
+    name = str(value).lower() if isinstance(value, str | bool | int) else None
+    if name is None:
+        raise refused(path, value, ", ".join(dict.fromkeys(of.choices.values())))
     try:
-        return repr(value)[:60]
-    except (RecursionError, ValueError):  # nested too deeply, or too long a number
-        return f"this {type(value).__name__}"
-
-
-def model(run: Run) -> Transformer:
-    """The sizes of the run's model; the vocabulary padded as Megatron does.
-
-    Raises:
-        RunError: a size that is missing, of another type, or impossible.
-    """
-    shape = mapping(run, "model")
-    hidden, heads = whole(shape, "hidden"), whole(shape, "heads")
-    latent = _latent(mapping(shape, "mla"))
-    gated = bool(flag(shape, "gated_mlp"))
-    tied = flag(shape, "tied_embeddings")
-    try:
-        return Transformer(
-            name=str(shape.get("name") or "model"),
-            layers=whole(shape, "layers"),
-            d_model=hidden,
-            d_ff=whole(shape, "ffn_hidden", 4 * hidden),
-            heads=heads,
-            kv_heads=heads if latent else whole(shape, "kv_heads", heads),
-            head_dim=whole(shape, "head_dim", max(1, hidden // heads)),
-            vocab=whole(shape, "vocab"),
-            vocab_multiple=int(128 * number(run, "tp", 1)),
-            gated=gated,
-            tied=not gated if tied is None else bool(tied),
-            norm="rmsnorm" if gated else "layernorm",
-            positions=0 if gated else 1,
-            rope=gated,
-            mlp_bias=not gated,
-            latent=latent,
-            window=Window(128, full_every=2) if "128-token" in _window(shape) else None,
-            experts=_experts(shape),
-            mtp=whole(shape, "mtp_layers", 0, least=0),
-        )
-    except RunError:
-        raise
+        return choose(path, name, of.choices)
     except ValueError as error:
-        raise RunError(f"model: {error}") from None
+        raise RunError(str(error)) from None
 
 
-def _window(shape: Mapping[str, Any]) -> str:
-    return str(shape.get("attn_window") or "")
+def _choices(path: str, value: Any, of: Field) -> list[str]:
+    several = value if isinstance(value, list | tuple) else [value]
+    return [_choice(path, each, of) for each in several]
 
 
-def _latent(shape: Mapping[str, Any]) -> Latent | None:
-    if not shape:
-        return None
-    return Latent(
-        query_rank=whole(shape, "q_lora_rank", 0, least=0),
-        kv_rank=whole(shape, "kv_lora_rank"),
-        nope_dim=whole(shape, "qk_nope_head_dim"),
-        rope_dim=whole(shape, "qk_rope_head_dim"),
-        value_dim=whole(shape, "v_head_dim"),
-    )
+def _text(path: str, value: Any, of: Field) -> str:
+    if not isinstance(value, str) or (of.needed and not value):
+        raise refused(path, value, "a text")
+    return value
 
 
-def _experts(shape: Mapping[str, Any]) -> Experts | None:
-    if not shape.get("experts"):
-        return None
-    one = whole(shape, "moe_ffn_hidden", whole(shape, "ffn_hidden"))
-    layers, dense = whole(shape, "layers"), whole(shape, "dense_layers", 0, least=0)
-    mixed = whole(shape, "moe_layers", max(1, layers - dense))
-    every = max(1, round((layers - dense) / mixed)) if dense + mixed < layers else 1
-    if dense * 2 == layers:
-        dense, every = 0, 2
-    return Experts(
-        count=whole(shape, "experts"),
-        per_token=whole(shape, "top_k"),
-        d_ff=one,
-        shared_d_ff=one * whole(shape, "shared_experts", 0, least=0),
-        first=dense,
-        every=every,
-    )
+def _pattern(path: str, value: Any, of: Field) -> str:
+    if isinstance(value, str) and re.fullmatch(of.pattern, value.strip(), re.I | re.S):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and "number" in of.like:
+        return f"{_whole(path, value, of)}-token sliding window"
+    raise refused(path, value, f"as in {of.like}")
+
+
+def _any(_: str, value: Any, __: Field) -> Any:
+    return value
+
+
+READERS: Mapping[str, Callable[[str, Any, Field], Any]] = {
+    "number": lambda path, value, of: float(_number(path, value, of)),
+    "whole": _whole,
+    "flag": _flag,
+    "switch": _switch,
+    "choice": _choice,
+    "choices": _choices,
+    "text": _text,
+    "pattern": _pattern,
+    "any": _any,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A checked run, and what was assumed so far where it does not say."""
+
+    run: Run
+    assumed: list[str] = field(default_factory=list)
+
+    def stated(self, path: str) -> Any:
+        """The value at a path such as ``model.kv_heads``; None where there is none."""
+        found: Any = self.run
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def whole(self, path: str, default: int = 1, *, forced: bool = False, why: str = "") -> int:
+        """A whole number, or its default; ``forced`` where it could be no other."""
+        return int(self._taken(path, default, forced, why))
+
+    def flag(self, path: str, default: bool, *, forced: bool = False, why: str = "") -> bool:
+        """Yes or no, or its default."""
+        return bool(self._taken(path, default, forced, why))
+
+    def text(self, path: str, default: str, *, forced: bool = False, why: str = "") -> str:
+        """A text, or its default."""
+        return str(self._taken(path, default, forced, why))
+
+    def assume(self, line: str) -> None:
+        """List what no single field says."""
+        if line and line not in self.assumed:
+            self.assumed.append(line)
+
+    def _taken(self, path: str, default: Any, forced: bool, why: str) -> Any:
+        value = self.stated(path)
+        if value is not None:
+            return value
+        if not forced:
+            told = str(default).lower() if isinstance(default, bool) else default
+            self.assume(f"{path} = {told}{why and f', {why}'}")
+        return default

@@ -7,7 +7,7 @@ from dataclasses import replace
 from roofline import fitting
 from roofline.layout import Layout
 from roofline.model import Transformer
-from roofline.run_fields import RunError
+from roofline.run_fields import Reading, RunError, refused
 
 # What a run calls a field of its layout, where the name differs.
 FIELDS = {
@@ -46,3 +46,30 @@ def check(layout: Layout, model: Transformer) -> None:
         fitting.check(model, layout, names=FIELDS, believed=BELIEVED)
     except fitting.Misfit as error:
         raise RunError(str(error)) from None
+
+
+def agree(read: Reading, layout: Layout, model: Transformer) -> None:
+    """Pass when what a run states twice is the same both times, and nothing is cut that is not.
+
+    Raises:
+        RunError: naming the field that differs, and what follows from the others.
+    """
+    fsdp = read.text("fsdp", "none", forced=True).upper()
+    stage, usual = read.stated("zero_stage"), 2 if "SHARD_GRAD_OP" in fsdp else 3
+    if not fsdp.startswith("NONE") and stage not in (None, usual, 3):
+        raise refused("zero_stage", stage, f"{usual} or null, for fsdp is stated")
+    for path, value, why in (
+        ("vpp", layout.chunks, "pp is 1" if layout.pp == 1 else ""),
+        ("etp", layout.etp, "" if model.experts else "the model has no experts"),
+    ):
+        if why and value > 1:
+            raise refused(path, int(value), f"1, for {why}")
+    steps = f"{layout.microbatches:g}, global_batch_size / (dp · micro_batch_size)"
+    for path, value, told in (
+        ("dp", layout.dp, f"{layout.dp:g}, n_gpus / (tp · pp · cp)"),
+        ("grad_accum_steps", layout.microbatches, steps),
+        ("extra.num_microbatches", layout.microbatches, steps),
+    ):
+        stated = read.stated(path)
+        if stated is not None and stated != value:
+            raise refused(path, stated, told)

@@ -14,48 +14,18 @@ import numpy as np
 
 import hardware_profiles as hw
 from roofline import frameworks
-from roofline.calibrated import PRECISIONS
 from roofline.dims import Dims
 from roofline.footprint import peak
-from roofline.frameworks import Framework, framework
+from roofline.frameworks import Framework
 from roofline.layout import CHEAP, FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
 from roofline.model import Transformer
-from roofline.names import choose
-from roofline.run_fields import (
-    NotMeasured,
-    Run,
-    RunError,
-    flag,
-    mapping,
-    model,
-    number,
-    text,
-    whole,
-)
-from roofline.run_limits import check
+from roofline.run_fields import NotMeasured, Reading, Run, RunError, checked
+from roofline.run_gpus import accelerator, domain, gpu_named, known_network, reference_cluster
+from roofline.run_limits import agree, check
+from roofline.run_model import model
+from roofline.run_schema import INTERLEAVED
 
 __all__ = ["Job", "Run", "RunError", "accelerator", "job", "measured"]
-
-# Words of a GPU's name, the most telling first, and the accelerator profile that they mean.
-ACCELERATORS = {
-    "a100-40gb": "a100-sxm-40gb",
-    "a100": "a100-sxm-80gb",
-    "h100-96gb": "h100-sxm-hbm2e",
-    "h100-pcie": "h100-pcie",
-    "h100-80gb-pcie": "h100-pcie",
-    "h100": "h100-sxm",
-    "h200": "h200-sxm",
-    "h800": "h800-sxm",
-    "gh200": "gh200",
-    "gb200": "gb200",
-    "gb300": "gb300",
-    "b200": "b200-sxm",
-    "b300": "b300-sxm",
-    "v100": "v100-sxm",
-    "mi300x": "mi300x",
-    "mi325x": "mi325x",
-    "mi355x": "mi355x",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,61 +48,50 @@ def job(run: Run) -> Job:
     """The run with every gap filled.
 
     Raises:
-        RunError: a field that is missing, of the wrong type, or impossible.
+        RunError: a field that is unknown, missing, of the wrong type, or impossible.
     """
-    row = framework(run)
-    assumed: list[str] = []
-    sizes = model(run)
-    network = mapping(run, "network")
-    nic = network.get("internode_gbps_per_gpu")
-    layout = _layout(run, sizes, row, assumed)
-    check(layout, sizes)
-    inside = network.get("nvlink_domain_gpus") or run.get("gpus_per_node")
-    kernels = list(FLASH)[int(layout.attention)]
-    assumed.append(f"habits of {row.name}, among them attention: {kernels}")
-    if inside is None:
-        assumed.append("nvlink_domain_gpus = 8")
-    if nic is None:
-        assumed.append("internode_gbps_per_gpu as in the GPU's reference cluster")
-    precision = str(run.get("precision") or "bf16")
-    if not run.get("precision"):
-        assumed.append("precision = bf16")
-    try:
-        choose("precision", precision, PRECISIONS)
-    except ValueError as error:
-        raise RunError(str(error)) from None
+    read = Reading(checked(run))
+    row, told = frameworks.named(read.run)
+    gpu, untold = gpu_named(read.text("gpu", ""))
+    sizes = model(read)
+    precision = read.text("precision", "bf16")
+    layout = _layout(read, sizes, row, gpu)
+    amp = read.text("precision_detail", "", forced=True).startswith("amp")
+    read.whole("year", 2024, forced=not amp)  # Composer's AMP gathers and reduces otherwise since
+    read.assume(untold)
+    read.assume(told)
+    read.assume(f"habits of {row.name}, among them attention: {list(FLASH)[int(layout.attention)]}")
+    inside = _domain(read, gpu)
     return Job(
-        id=str(run.get("id") or "run"),
-        source=str(run.get("source") or ""),
-        accelerator=accelerator(text(run, "gpu")),
+        id=read.text("id", "run", forced=True),
+        source=read.text("source", "", forced=True),
+        accelerator=gpu,
         precision=precision,
         model=sizes,
         layout=layout,
         framework=row,
-        domain=whole({"nvlink_domain_gpus": inside or 8}, "nvlink_domain_gpus"),
-        nic=number(network, "internode_gbps_per_gpu", least=1e-3) / 8 * 1e9 if nic else None,
-        assumed=tuple(assumed),
+        domain=inside,
+        nic=_nic(read, gpu, inside),
+        assumed=tuple(read.assumed),
     )
 
 
-def accelerator(gpu: str) -> str:
-    """The profile that a GPU's name means: ``H100-80GB-SXM``, ``h100-sxm``.
+def _domain(read: Reading, gpu: str) -> int:
+    """GPUs under one NVLink domain."""
+    path = "network.nvlink_domain_gpus"
+    default = 1 if read.stated(path) else domain(gpu, read.stated("gpus_per_node"))
+    return read.whole(path, default, forced=read.whole("n_gpus") == 1)
 
-    Raises:
-        RunError: when no word of it is known.
 
-    >>> accelerator("H100-80GB-SXM")
-    'h100-sxm'
-    """
-    name = gpu.lower().replace(" ", "-").replace("_", "-")
-    if name in ACCELERATORS.values():
-        return name
-    parts = f"-{name}-"
-    found = next((ours for word, ours in ACCELERATORS.items() if f"-{word}-" in parts), None)
-    if found is None:
-        known = ", ".join(sorted(set(ACCELERATORS.values())))
-        raise RunError(f"gpu: {gpu[:60]!r} is not known; allowed: names that hold one of {known}")
-    return found
+def _nic(read: Reading, gpu: str, inside: int) -> float | None:
+    """Of a GPU between nodes, where stated. [B/s]"""
+    rate = read.stated("network.internode_gbps_per_gpu")
+    if rate is not None:
+        return float(rate) / 8 * 1e9
+    if read.whole("n_gpus") > inside:
+        known_network(gpu)
+        read.assume(f"network.internode_gbps_per_gpu as in {reference_cluster(gpu)}")
+    return None
 
 
 def measured(run: Run) -> float:
@@ -142,71 +101,118 @@ def measured(run: Run) -> float:
         NotMeasured: when nothing of it says how long a step took.
         RunError: when what says so is no time.
     """
-    derived, printed = mapping(run, "derived"), mapping(run, "measured")
-    for stated in (derived, printed):
-        if stated.get("step_time_s") is not None:
-            return number(stated, "step_time_s", least=1e-6)
-    if printed.get("tokens_per_s_per_gpu") is not None:
-        shape = mapping(run, "model")
-        tokens = number(run, "global_batch_size") * number(shape, "seq_len")
-        rate = number(printed, "tokens_per_s_per_gpu", least=1e-6) * number(run, "n_gpus")
-        return tokens / rate
-    if derived.get("step_time_s_from_flops") is not None:
-        return number(derived, "step_time_s_from_flops", least=1e-6)
+    read = Reading(checked(run))
+    for path in ("derived.step_time_s", "measured.step_time_s"):
+        if (seconds := read.stated(path)) is not None:
+            return float(seconds)
+    if (rate := read.stated("measured.tokens_per_s_per_gpu")) is not None:
+        tokens = 1.0 * read.whole("global_batch_size") * read.whole("model.seq_len")
+        return float(tokens / (rate * read.whole("n_gpus")))
+    if (seconds := read.stated("derived.step_time_s_from_flops")) is not None:
+        return float(seconds)
     raise NotMeasured("measured: neither step_time_s nor tokens_per_s_per_gpu is given")
 
 
-def _layout(run: Run, sizes: Transformer, row: Framework, assumed: list[str]) -> Layout:
-    gpus, batch = whole(run, "n_gpus"), whole(run, "global_batch_size")
-    tp, pp, cp = whole(run, "tp", 1), whole(run, "pp", 1), whole(run, "cp", 1)
-    micro = whole(run, "micro_batch_size", 0) or _one(assumed, "micro_batch_size")
-    chunks = whole(run, "vpp", 0) or _chunks(run, assumed)
-    fsdp = str(run.get("fsdp") or "")
-    zero = run.get("zero_stage")
-    zero = _one(assumed, "zero_stage") if zero is None else whole(run, "zero_stage", least=0)
-    split = flag(run, "sequence_parallel")
-    if split is None:
-        split = tp > 1 and row.attention != "unfused"
-        assumed.append(f"sequence_parallel = {str(split).lower()}")
-    if run.get("recompute") not in ("none", "selective", "full"):
-        assumed.append(f"recompute as {row.name} does by default: {row.unstated}")
+def _layout(read: Reading, sizes: Transformer, row: Framework, gpu: str) -> Layout:
+    run = read.run
+    gpus, batch = read.whole("n_gpus"), read.whole("global_batch_size")
+    alone = gpus == 1
+    tp, pp = read.whole("tp", forced=alone), read.whole("pp", forced=alone)
+    cp = read.whole("cp", forced=alone)
+    chunks = _chunks(read, alone)
+    unfused = frameworks.attention(run, row) == "unfused"
+    unsaid = read.stated("recompute") is None
+    fitted = unsaid and unfused and not sizes.experts and row.unstated == "none"
+    if unsaid and not fitted:
+        read.assume(f"recompute as {row.name} does by default: {row.unstated}")
     again, share = frameworks.recompute(run, row, sizes.layers, pp)
     layout = Layout(
         gpus=gpus,
         tp=tp,
         cp=cp,
         pp=pp,
-        ep=whole(run, "ep", 1),
-        etp=whole(run, "etp", 1),
+        ep=read.whole("ep", forced=alone or not sizes.experts),
+        etp=read.whole("etp", forced=alone or not sizes.experts),
         chunks=chunks,
-        micro_batch=micro,
+        micro_batch=_micro_batch(read, gpus / (tp * pp * cp)),
         batch=batch,
-        sequence=whole(mapping(run, "model"), "seq_len"),
-        sequence_parallel=float(bool(split) and tp > 1),
-        zero=3 if fsdp and not fsdp.startswith("none") else zero,
-        shard=frameworks.shard(run),
-        reshard=float("SHARD_GRAD_OP" not in fsdp),
-        schedule=frameworks.schedule(run),
+        sequence=read.whole("model.seq_len"),
+        sequence_parallel=_sequence_parallel(read, row, tp),
+        zero=_zero(read),
+        shard=_shard(read),
+        reshard=float("SHARD_GRAD_OP" not in _fsdp(read)),
+        schedule=_schedule(read),
         even=_even(str(run.get("notes") or ""), sizes, pp * chunks),
         recompute=RECOMPUTE[again],
         recompute_share=share,
         recompute_modules=frameworks.modules(run) or CHEAP,
         **_habits(run, sizes, row, chunks),
     )
-    scores_kept = np.equal(layout.attention, FLASH["unfused"]) and not sizes.experts
-    if run.get("recompute") is None and scores_kept and row.unstated == "none":
-        return _fitted(run, sizes, layout, assumed)
-    return layout
+    if read.stated("gpus_per_node") is None and tp > 1 and layout.tp_overlap == OVERLAP["fine"]:
+        read.assume(f"gpus_per_node = {tp} or more")
+    check(layout, sizes)
+    agree(read, layout, sizes)
+    return _fitted(read, sizes, layout, gpu) if fitted else layout
 
 
-def _fitted(run: Run, sizes: Transformer, layout: Layout, assumed: list[str]) -> Layout:
+def _sequence_parallel(read: Reading, row: Framework, tp: int) -> float:
+    usual = tp > 1 and row.attention != "unfused"
+    alone = tp == 1 and (read.stated("tp") == 1 or read.whole("n_gpus") == 1)
+    split = read.flag("sequence_parallel", usual, forced=alone)
+    return float(split and tp > 1)
+
+
+def _micro_batch(read: Reading, replicas: float) -> int:
+    """Sequences; those of one step of accumulation, where the run says how many there are."""
+    steps = read.stated("grad_accum_steps") or read.stated("extra.num_microbatches")
+    if steps is None:
+        return read.whole("micro_batch_size", forced=read.whole("global_batch_size") == replicas)
+    size = read.whole("global_batch_size") / (replicas * steps)
+    return read.whole("micro_batch_size", max(1, round(size)), forced=size == round(size))
+
+
+def _fsdp(read: Reading) -> str:
+    """How FSDP is named, in upper case; empty where there is none."""
+    name = read.text("fsdp", "", forced=True).upper()
+    return "" if name.startswith("NONE") else name
+
+
+def _zero(read: Reading) -> int:
+    """The ZeRO stage; FSDP is the third."""
+    name = _fsdp(read)
+    stage = read.whole("zero_stage", 1, forced=bool(name) or read.whole("n_gpus") == 1)
+    return 3 if name else stage
+
+
+def _shard(read: Reading) -> float:
+    """Ranks that states are sharded over; 0: all."""
+    found = frameworks.shard(read.run)
+    if not found and any(word in _fsdp(read) for word in ("-WAY", " SHARD=")):
+        read.assume("extra.fsdp_shard = all ranks: a number in the words of jax-fsdp is not read")
+    return found
+
+
+def _schedule(read: Reading) -> int:
+    """The number of the pipeline schedule."""
+    read.text("extra.pp_schedule", "1f1b", forced=read.whole("pp", forced=True) == 1)
+    return frameworks.schedule(read.run)
+
+
+def _chunks(read: Reading, alone: bool) -> int:
+    """Runs of layers per stage where none is stated: two of an interleaved schedule."""
+    if read.stated("extra.pp_schedule") == INTERLEAVED:
+        return read.whole("vpp", 2, why="as torchtitan interleaves")
+    return read.whole("vpp", forced=alone or read.stated("pp") == 1)
+
+
+def _fitted(read: Reading, sizes: Transformer, layout: Layout, gpu: str) -> Layout:
     """The least recomputation with which a job that keeps its scores fits in memory."""
-    hbm = hw.accelerator(accelerator(text(run, "gpu"))).hbm_bytes
+    hbm = hw.accelerator(gpu).hbm_bytes
     for name in ("none", "attention", "full"):
         layout = replace(layout, recompute=RECOMPUTE[name])
         if np.all(peak(Dims.of(sizes), layout).fits(hbm)):
             break
-    assumed.append(f"recompute = {name}: the least that fits in memory")
+    read.assume(f"recompute = {name}: the least that fits in memory")
     return layout
 
 
@@ -240,9 +246,8 @@ def _habits(run: Run, sizes: Transformer, row: Framework, chunks: int) -> dict[s
 
 def _reachable(run: Run, overlap: str) -> str:
     """Fine-grained overlap writes 16 or 8 bits into buffers of one host: 4 GPUs of an NVL72."""
-    host = run.get("gpus_per_node")
-    far = isinstance(host, int) and whole(run, "tp", 1) > host
-    four = "fp4" in str(run.get("precision"))
+    far = run.get("tp", 1) > run.get("gpus_per_node", np.inf)
+    four = "fp4" in run.get("precision", "bf16")
     return "backward" if (far or four) and overlap == "fine" else overlap
 
 
@@ -252,16 +257,3 @@ def _even(notes: str, sizes: Transformer, parts: int) -> float:
     if not (stated or sizes.layers % parts):
         return 0.0
     return 2.0 if sizes.mtp else 1.0
-
-
-def _chunks(run: Run, assumed: list[str]) -> int:
-    """Runs of layers per stage where none is stated: two of an interleaved schedule."""
-    if "interleaved" not in str(mapping(run, "extra").get("pp_schedule")).lower():
-        return _one(assumed, "vpp")
-    assumed.append("vpp = 2, as torchtitan interleaves")
-    return 2
-
-
-def _one(assumed: list[str], key: str) -> int:
-    assumed.append(f"{key} = 1")
-    return 1

@@ -68,13 +68,17 @@ class TestTheAnswer:
         assert cards["Tokens/s a GPU"] == show(float(brought.tokens_per_second_per_gpu))
         assert cards["Memory"] == show(expected.memory, "B")
         assert cards["1 T tokens in"] == show(float(brought.training_seconds), "s")
-        assert cards["Rent"] == f"${show(float(brought.money))}"
+        costs = {card.label: card.delta for card in app.metric}
+        assert costs["1 T tokens in"] == f"${show(float(brought.money))}"
         assert brought.sentence() in said(app)
 
-    def test_without_a_price_there_is_energy_and_no_money(self) -> None:
-        cards = {card.label: card.value for card in opened("explain", **JOB).metric}
-        assert "Rent" not in cards
-        assert cards["Energy"].endswith("Wh")
+    def test_without_a_price_there_are_hours_and_energy_and_no_money(self) -> None:
+        app = opened("explain", **JOB)
+        brought = outcome(found().job, budget=15e12)
+        costs = {card.label: card.delta for card in app.metric}
+        assert costs["15 T tokens in"] == f"{show(float(brought.gpu_hours))} GPU hours"
+        assert f"at most {show(1e3 * float(brought.kilowatt_hours))}Wh" in said(app)
+        assert "$" not in said(app)
 
     def test_peak_rates_are_called_a_bound(self) -> None:
         app = opened("explain", **JOB | {"rates": "peak"})

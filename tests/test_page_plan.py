@@ -71,7 +71,8 @@ class TestTheAnswer:
         assert cards["MFU"] == f"{100 * float(brought.mfu):.3g} %"
         assert cards["Memory"] == show(float(best.memory.total), "B")
         assert cards["1 T tokens in"] == show(float(brought.training_seconds), "s")
-        assert cards["Rent"] == f"${show(float(brought.money))}"
+        costs = {card.label: card.delta for card in app.metric}
+        assert costs["1 T tokens in"] == f"${show(float(brought.money))}"
         assert f"{expected.fitting:,} of which fit" in said(app)
         degrees = f"TP {best.layout.tp:g} · CP {best.layout.cp:g} · PP {best.layout.pp:g}"
         assert app.header[0].value.startswith(degrees)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline import accuracy, evidence, runs
+from hardware_profiles.errors import nearest
+from roofline import accuracy, evidence, run_files, runs
 from roofline import backtest as back
 from roofline import evidence_tables as tables
 from roofline.backtest import Backtest, Refused, Row
@@ -56,7 +56,7 @@ def backtest(
         roofline backtest --markdown
     """
     names = _groups(by)
-    named, unread = back.parse(_text(file)) if file else (_shipped(), [])
+    named, unread = _lines(file) if file else (_shipped(), [])
     found = back.backtest(named, back.at_peak if peak else back.shipped)
     result = Backtest(found.rows, sorted([*unread, *found.refused], key=_place))
     rows = back.rows_of(result)
@@ -79,7 +79,7 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
         roofline predict run.json
         roofline predict run.json --json
     """
-    run = _one(_text(file), file)
+    run = _one(_text(file, "RUN"), file)
     fits = back.at_peak if peak else back.shipped
     found = back.backtest([(str(file), run)], fits)
     for refused in found.refused:
@@ -87,7 +87,7 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
     row = found.rows[0]
     beside = forecast(runs.job(run), row, fits(row.accelerator))
     if json:
-        output.as_json({**back.as_document(row), **_beside(beside)})
+        output.as_json({**back.as_document(row), **_measures(beside)})
         return
     rate = beside.outcome.tokens_per_second_per_gpu
     output.say(f"{row.predicted:.4g} s a step, {rate:,.0f} tokens/s a GPU", style="bold")
@@ -106,7 +106,7 @@ def predict(file: RunArgument, peak: PeakOption = False, json: inputs.JsonOption
         output.say(f"assumed: {assumed}")
 
 
-def _beside(found: Forecast) -> dict[str, Any]:
+def _measures(found: Forecast) -> dict[str, Any]:
     return {
         "tokens_per_s_per_gpu": found.outcome.tokens_per_second_per_gpu,
         "mfu": found.outcome.mfu,
@@ -147,25 +147,65 @@ def _groups(by: str) -> list[str]:
     return names
 
 
-def _text(file: Path) -> str:
-    if not file.is_file():
-        raise ValueError(f"FILE: {str(file)!r} is no file")
-    if file.stat().st_size > MOST_BYTES:
-        raise ValueError(f"FILE: {str(file)!r} is larger than {MOST_BYTES:,} bytes")
+def _lines(file: Path) -> tuple[list[tuple[str, Run]], list[Refused]]:
     try:
-        return file.read_text("utf-8")
+        return back.parse(_text(file, "FILE"))
+    except run_files.NoRuns as error:
+        raise ValueError(f"FILE: {str(file)!r} {error}") from None
+
+
+def _text(file: Path, what: str) -> str:
+    """What a file holds; ``what`` is its name in the command."""
+    named = f"{what}: {str(file)!r}"
+    try:
+        if file.is_dir():
+            raise ValueError(f"{named} is a folder; allowed: a file")
+        if not file.exists():
+            raise ValueError(f"{named} is no file: nothing has this name{_beside(file)}")
+        if file.is_file() and file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{named} is larger than {MOST_BYTES:,} bytes")
+        text = file.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"FILE: {str(file)!r} is not UTF-8: {error}") from None
+        raise ValueError(f"{named} is not UTF-8, or no text: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{named} cannot be read: {error.strerror}") from None
+    if "\0" in text:
+        raise ValueError(f"{named} is no text: it holds zero bytes")
+    return text
+
+
+def _beside(file: Path) -> str:
+    """The files most like it in its folder, as the end of a sentence."""
+    try:
+        alike = {each.stem: each.name for each in file.parent.glob(f"*{file.suffix}")}
+    except OSError:
+        return ""
+    near = nearest(file.stem, alike)
+    if near.startswith("allowed"):
+        return ""
+    return "; " + ", ".join(f"{name}{file.suffix}" for name in near.split(", "))
 
 
 def _one(text: str, file: Path) -> Run:
+    named = f"RUN: {str(file)!r}"
+    if not text.strip():
+        raise ValueError(f"{named} holds no run: it is empty")
     try:
-        run = jsonlib.loads(text)
+        run = run_files.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"RUN: {str(file)!r} is no JSON: {error}") from None
+        many = len(text.split("\n", 2)) > 1 and _is_run(text.split("\n", 1)[0])
+        told = "; `python -m roofline backtest` takes JSON lines" if many else ""
+        raise ValueError(f"{named} is no JSON: {error}{told}") from None
     if not isinstance(run, dict):
-        raise ValueError(f"RUN: {str(file)!r} holds no object; one run is asked for")
+        raise ValueError(f"{named} holds no object; one run is asked for")
     return run
+
+
+def _is_run(line: str) -> bool:
+    try:
+        return isinstance(run_files.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _document(result: Backtest, rows: Sequence[Row], names: list[str]) -> dict[str, Any]:
@@ -195,10 +235,14 @@ def _tell(result: Backtest, rows: Sequence[Row], names: list[str], in_sample: bo
         title = "Predicted over measured step time, minus 1"
         seen = "; in sample: calibrations were fitted to these runs" if in_sample else ""
         output.table(*tables.summary_table(found), title=title + seen)
+        if not in_sample:
+            output.say("Baseline: one utilisation per GPU and precision, of the runs that we ship")
         _tell_left_out(found, rows)
         if found.rankings:
             output.table(*tables.ranking_table(found.rankings), title="Ranks within sweeps")
         _tell_worst(rows)
+    if not in_sample:
+        _tell_strangers(result.rows)
     _tell_counts(result, rows)
 
 
@@ -208,6 +252,14 @@ def _tell_left_out(found: evidence.Summary, rows: Sequence[Row]) -> None:
     if here:
         title = "Shipped calibrations on the core set: fitted, and with each source left out"
         output.table(*tables.left_out_table(here), title=title)
+
+
+def _tell_strangers(rows: Sequence[Row]) -> None:
+    """Which rows no published run is like: by their baseline, and by their rates."""
+    for words in sorted({row.baseline_of for row in rows if ":" in row.baseline_of}):
+        output.say(f"baseline of {words}")
+    if names := sorted({row.accelerator for row in rows if not row.held}):
+        output.say(f"Rates that were held against no run: {', '.join(names)}")
 
 
 def _tell_counts(result: Backtest, rows: Sequence[Row]) -> None:
@@ -220,6 +272,8 @@ def _tell_counts(result: Backtest, rows: Sequence[Row]) -> None:
         output.say(
             f"{output.counted(len(twice), 'id')} on several lines, each of them counted: {ids}"
         )
+    if not result.rows:
+        output.say("No run could be predicted", style="bold")
     if result.refused:
         output.say(f"{output.counted(len(result.refused), 'run')} failed:", style="bold")
         for refused in result.refused[:SHOWN]:
