@@ -46,7 +46,8 @@ CHOICES = {
                    "weights too, as FSDP does", {str(n): n for n in range(4)}),
     "schedule": Control("schedule", "Schedule", "Order of passes in the pipeline", SCHEDULE),
     "recompute": Control("recompute", "Recompute", "attention: q kᵀ and a v alone; block: all but "
-                        "the last matmul; half: half of the layer; full: the whole layer", RECOMPUTE),
+                        "the last matmul; half: half of the layer; full: the whole layer; modules: norms, "
+                         "activations and MLA up-projections", RECOMPUTE),
 }  # fmt: skip
 MORE = {
     "overlap": Control("tp_overlap", "TP overlap", "backward: behind weight gradients; fine: "

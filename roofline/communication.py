@@ -5,7 +5,9 @@
 The transfer is ``roofline.collectives`` on tiers at their achieved bandwidth: one set of formulas
 for the closed forms and for the step. The √ stands for protocol switches and chunks in flight; it
 is what a single α-β line misses between 1 and 64 MB, where tensor parallelism lives. Rings pay a
-latency per hop, the hops between nodes four times those inside; an all-reduce may go by a tree.
+latency per hop, the hops between nodes four times those inside; an all-reduce may go by a tree. So
+may an all-gather or a reduce-scatter of one GPU a node (PAT), though its time grows with the ranks
+as well, a fifth as fast.
 
 Sources: nccl src/graph/tuning.cc for the form of the latencies; fitted on measured sweeps.
 """
@@ -32,6 +34,9 @@ from roofline.units import Bytes, Count, Seconds
 
 EXCHANGED = 30  # messages of an all-to-all that take as long as a hop
 TREE_STEP = 2.2  # latency of a tree's step between nodes, in hops of a ring
+# Parallel aggregated trees, which NCCL 2.23 has where a group has one GPU of each node: steps of the
+# tree and ranks, in hops of a ring (14 us there), and the bandwidth that its tuner counts with.
+PAT_STEP, PAT_RANK, PAT_BANDWIDTH = 1 / 3.5, 2.8 / 14, 0.75
 IN_FLIGHT = 4 * 512 * 1024  # bytes that a ring hands on at a time: 4 channels of 512 KiB
 
 
@@ -155,7 +160,13 @@ class Route:
         wire = op.passes * nbytes * (n - 1) / n
         outside = op.passes * nbytes * (units - 1) / (units * self.reaches[0].above)
         root = link.root * np.sqrt(np.where(several, 4.0 * outside, wire))
-        return self._alive(self._transfer(op, nbytes) + latency + root)
+        moved = self._transfer(op, nbytes)
+        found = moved + latency + root
+        if op is not ALL_REDUCE and np.any(alone := np.equal(units, n) & several):
+            steps = np.log2(np.maximum(units, 1)) * PAT_STEP + n * PAT_RANK
+            pat = moved / PAT_BANDWIDTH + link.start + hop * steps + root
+            found = np.where(alone, np.minimum(found, pat), found)
+        return self._alive(found)
 
     def _alive(self, seconds: Seconds) -> Seconds:
         """Nothing to wait for in a group of one."""

@@ -15,6 +15,14 @@ AGAIN = {
     "block": "blocks recomputed",
     "full": "all recomputed",
 }
+PARTS = {
+    "attention": "attention",
+    "norms": "norms",
+    "activation": "activations",
+    "mla-up": "MLA up-projections",
+    "mlp": "MLPs",
+    "experts": "experts",
+}
 
 
 def word(rows: dict[str, int], value: object) -> str:
@@ -29,6 +37,15 @@ def degrees(layout: Layout) -> str:
     return " · ".join([*shown, f"DP {layout.dp:g}"])
 
 
+def recomputed(layout: Layout) -> str:
+    """What is recomputed: ``norms and MLA up-projections recomputed``."""
+    kind = word(RECOMPUTE, layout.recompute)
+    if kind != "modules":
+        return AGAIN[kind]
+    *most, last = [said for name, said in PARTS.items() if layout.repeats(name)] or ["nothing"]
+    return f"{', '.join(most)} and {last} recomputed" if most else f"{last} recomputed"
+
+
 def describe(layout: Layout) -> str:
     """One layout in a line."""
     parts = [degrees(layout)]
@@ -40,7 +57,7 @@ def describe(layout: Layout) -> str:
     if layout.data_ranks > 1:
         parts.append(_zero(layout))
     parts.append(f"micro-batch {layout.micro_batch:g}")
-    again = AGAIN[word(RECOMPUTE, layout.recompute)]
+    again = recomputed(layout)
     some = layout.recompute and layout.recompute_share < 1
     parts.append(f"{again} in {layout.recompute_share:.0%} of the layers" if some else again)
     if layout.offload_share > 0:

@@ -17,6 +17,7 @@ import numpy as np
 
 from roofline.describe import degrees, word
 from roofline.evaluate import evaluate
+from roofline.footprint import Footprint
 from roofline.job import Job
 from roofline.kernels import Kernels
 from roofline.layout import SCHEDULE, Layout
@@ -79,8 +80,10 @@ def versus(best: Training, other: Training, name: str = "", room: float | None =
         f"{name or degrees(other.layout)} is {speed} ({show(there, 's')} against {show(here, 's')})"
     )
     text += f": {', '.join(because)}" if because else ""
-    more = too_much(other, room)
-    return f"{text}; and it {more}" if more else text
+    if more := too_much(other, room):
+        text += f"; and it {more}, "
+        text += ", ".join(f"{part} {show(size, 'B')}" for part, size in largest(other.memory))
+    return text
 
 
 def too_much(job: Training, room: float | None = None) -> str:
@@ -92,6 +95,12 @@ def too_much(job: Training, room: float | None = None) -> str:
     return (
         f"does not fit: it needs {show(needs, 'B')} a GPU, {over} more than the {there} there are"
     )
+
+
+def largest(memory: Footprint, count: int = 2) -> list[tuple[str, float]]:
+    """The parts that take most of a GPU's memory, with their bytes."""
+    parts = [(name, float(size)) for name, size in memory.parts.items()]
+    return sorted(parts, key=lambda part: -part[1])[:count]
 
 
 def _signed(seconds: float) -> str:
@@ -203,7 +212,7 @@ def choices(question: Question, layout: Layout) -> list[Choice]:
     rows = _together([table for table in spaces if table])
     if not rows:
         return []
-    columns = Space(question.job, {}).layout(rows)
+    columns = Space(replace(question.job, base=layout), {}).layout(rows)  # all its other habits
     found = evaluate(question.training(columns))
     rows |= {"seconds": np.asarray(found.seconds), "memory": np.asarray(found.memory)}
     now = float(question.training(layout).time.seconds)
@@ -245,7 +254,7 @@ def _best_of_each(question: Question, layout: Layout, rows: Rows, now: float) ->
         value = float(one[name][0])
         if (name, value) in found:
             continue
-        table = Space(question.job, {}).layout(one)
+        table = Space(replace(question.job, base=layout), {}).layout(one)
         there = replace(table, **{n: float(getattr(table, n)[0]) for n in (*CHOICES, "even")})
         seconds, memory = float(one["seconds"][0]), float(one["memory"][0])
         found[name, value] = Choice(

@@ -15,14 +15,21 @@ import re
 from typing import Any
 
 from roofline.framework_rows import FRAMEWORKS, Framework, framework, named
-from roofline.layout import EXCHANGE_HIDDEN, SCHEDULE
+from roofline.layout import EXCHANGE_HIDDEN, MODULES, SCHEDULE
 from roofline.run_fields import Run, mapping
 from roofline.run_schema import INTERLEAVED
 
 __all__ = ["FRAMEWORKS", "Framework", "framework", "named"]
 
-# Share of a layer's forward pass that recomputing a module repeats.
-MODULES = {"layernorm": 0.02, "moe_act": 0.04, "mla_up_proj": 0.06, "mlp": 0.08, "moe": 0.5}
+# Megatron-Core's names of what it recomputes; of "shared_experts" alone there is no row.
+MODULE_NAMES = {
+    "core_attn": "attention",
+    "layernorm": "norms",
+    "moe_act": "activation",
+    "mla_up_proj": "mla-up",
+    "mlp": "mlp",
+    "moe": "experts",
+}
 RELEASE = re.compile(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?:\.(\d\d?))?(?![\d%])")
 
 
@@ -33,13 +40,17 @@ def recompute(run: Run, row: Framework, layers: float, stages: float) -> tuple[s
         some = extra.get("recompute_num_layers")
         return row.full_recompute, min(1.0, some * stages / layers) if some else 1.0
     if kind == "selective" and extra.get("recompute_modules"):
-        modules = [str(name) for name in extra["recompute_modules"]]
-        if modules == ["core_attn"]:
-            return "attention", 1.0
-        return "full", min(1.0, sum(MODULES.get(name, 0.0) for name in modules))
+        return ("attention" if modules(run) == MODULES["attention"] else "modules"), 1.0
     if kind == "selective":
         return ("none" if "minimal_flash" in str(run.get("notes")) else row.checkpoint), 1.0
     return ("none" if kind == "none" else row.unstated), 1.0
+
+
+def modules(run: Run) -> int:
+    """The modules of ``layout.MODULES`` that a run names, summed; 0 where it names none."""
+    said = mapping(run, "extra").get("recompute_modules") or ()
+    known = {MODULE_NAMES[str(name)] for name in said if str(name) in MODULE_NAMES}
+    return sum(MODULES[name] for name in known)
 
 
 def attention(run: Run, row: Framework) -> str:

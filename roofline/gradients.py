@@ -32,8 +32,17 @@ HIDES = 0.9  # of a pass, behind which buckets travel
 # Fields of a layout that what the axis moves does not depend on, only what hides it.
 _HIDING = (
     *("chunks", "micro_batch", "batch", "sequence", "sequence_parallel", "schedule", "even"),
-    *("recompute", "recompute_share", "offload_share", "tp_overlap", "cp_kind", "pp_overlap"),
-    *("dp_overlap", "ep_overlap", "deduplicated", "node_limit", "imbalance", "attention"),
+    *("recompute", "recompute_share", "recompute_modules", "offload_share", "tp_overlap"),
+    *(
+        "cp_kind",
+        "pp_overlap",
+        "dp_overlap",
+        "ep_overlap",
+        "deduplicated",
+        "node_limit",
+        "imbalance",
+        "attention",
+    ),
     *("fused", "fused_loss", "dropout", "blocking", "dispatch_bytes"),
 )
 

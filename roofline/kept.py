@@ -5,7 +5,8 @@ parallelism, σ = t with sequence parallelism and 1 without. Bytes in 16 bits, �
 
     residual     T h (4 + 4 + 2δ) / σ          inputs of both norms, their outputs, masks
     attention    2 T (2a + 2 a_kv) d / t       q, k, v and the output; 4 T a / t of the log-sum
-      latent     2 T (q_r + k_r + d_r)         compressed; q, k, v and the output as wide as they are
+      latent     2 T (2 q_r + 2 k_r + d_r)     compressed, and normed; q, k, v and the output as
+                                               wide as they are
     scores       (2 + 3δ) a s T / t            where attention is not one fused kernel
     MLP          2 T (g + 1) f / t             up, and what the down matrix reads
     experts      R (4h + 2 (g + 1) f_e / t_e)  R = k T t_e / σ rows, and shared experts as an MLP
@@ -16,6 +17,10 @@ al., and its equations 2 and 6. Recomputation of a layer keeps less:
     attention    all but the scores
     half         its input, q, v, both attention and MLP outputs, one up matrix: every second matmul
     block, full  its input
+    modules      by name: the outputs of all norms; what the down matrix reads (and gates that are
+                 kernels of their own), and what it makes of an expert's rows, since the router's
+                 weights are then part of the activation; q, k, v made from the compressed ones; the
+                 scores; all of the MLP or the experts but their input
 
 Where DTensor cuts matrices the outputs of both norms are kept as gathered, on all t ranks, but for
 asynchronous tensor parallelism. Eager frameworks keep more: 6 h for each RMSNorm, and the
@@ -46,7 +51,17 @@ _STAYS = {
     "half": (0.0, 0.0, 1.0),
     "block": (0.0, 0.0, 0.0),
     "full": (0.0, 0.0, 0.0),
+    "modules": (1.0, 1.0, 1.0),
 }
+# Which module gives up a part of each kind, and which all of it.
+_PART = {
+    "residual": "norms",
+    "attention": "mla-up",
+    "scores": "attention",
+    "mlp": "activation",
+    "experts": "activation",
+}
+_WHOLE = {"mlp": "mlp", "experts": "experts"}
 _TABLE = np.array([_STAYS[name] for name in RECOMPUTE])
 
 
@@ -58,6 +73,7 @@ class Tensors:
     every_second: Bytes = 0.0  # by whole blocks
     others: Bytes = 0.0  # by every second matmul
     scores: Bytes = 0.0  # by attention alone
+    module: Bytes = 0.0  # of all these: what the kind's module makes, see ``_PART``
 
 
 _NONE = Tensors()
@@ -75,7 +91,7 @@ def in_a_layer(model: Dims, layout: Layout, recipe: Recipe) -> dict[str, Kept]:
     """What an average layer keeps of a micro-batch, by kind, after recomputation. [B]"""
     share_moe = model.moe_layers / model.layers
     scores, others, second = (1.0 - column for column in _TABLE[_codes(layout)].T)
-    share = layout.recompute_share
+    share, by_module = layout.recompute_share, np.any(layout.recompute == RECOMPUTE["modules"])
     found = {}
     for kind, part in _tensors(model, layout, recipe).items():
         if part is _NONE:
@@ -84,8 +100,15 @@ def in_a_layer(model: Dims, layout: Layout, recipe: Recipe) -> dict[str, Kept]:
         times = {"mlp": 1.0 - share_moe, "experts": share_moe}.get(kind, 1.0)
         gone = part.every_second * second + part.others * others + part.scores * scores
         whole = part.input + part.every_second + part.others + part.scores
+        if by_module:
+            gone = gone + _gone_by_module(kind, part, whole, layout)
         found[kind] = Kept((whole - gone * share) * times, gone * times)
     return found
+
+
+def _gone_by_module(kind: str, part: Tensors, whole: Bytes, layout: Layout) -> Bytes:
+    gone = np.where(layout.repeats(_PART[kind]), part.module, 0.0)
+    return np.where(layout.repeats(_WHOLE[kind]), whole, gone) if kind in _WHOLE else gone
 
 
 def _codes(layout: Layout) -> NDArray[np.int64]:
@@ -109,8 +132,11 @@ def _residual(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
     chains = EAGER_NORM * (1.0 - layout.fused) * (1.0 - model.layernorm)
     read = recipe.operand * np.where(np.greater(recipe.dtensor, 0), layout.split, 1.0)
     alone = np.where(np.equal(layout.tp_overlap, OVERLAP["fine"]), recipe.operand, read)
-    norms = stream * (2.0 * (alone + chains) + 2.0 * layout.dropout)
-    return Tensors(recipe.element * stream, recipe.element * stream, norms)
+    narrow = layout.tokens * recipe.operand * (model.query_rank + model.kv_rank)
+    norms = stream * (2.0 * (alone + chains)) + narrow
+    masks = stream * (2.0 * layout.dropout)
+    kept = recipe.element * stream
+    return Tensors(kept, kept, norms + masks, module=norms)
 
 
 def _attention(model: Dims, layout: Layout, recipe: Recipe) -> tuple[Tensors, Tensors]:
@@ -122,12 +148,15 @@ def _attention(model: Dims, layout: Layout, recipe: Recipe) -> tuple[Tensors, Te
     narrow = np.where(latent, model.query_rank + model.kv_rank + model.rope_dim, 0.0)
     queries, out = a * model.head_dim, a * model.value_dim
     copy = recipe.operand * np.not_equal(recipe.operand, e)  # of the output, for the next matmul
+    kept_out, copy = (recipe.attended, 0.0) if recipe.attended else (e, copy)
     log_sum = 4.0 * a * (1.0 - unfused)
     scores = a * layout.sequence * (e + (1.0 + e) * layout.dropout) * unfused
-    second = tokens * (e * (narrow + queries + values + out) + log_sum)
+    second = tokens * (e * (narrow + queries + values) + kept_out * out + log_sum)
+    up = np.where(latent, tokens * (e * (queries + keys + values)), 0.0)
+    kept = tokens * scores
     return (
-        Tensors(every_second=second, others=tokens * (e * keys + copy * out)),
-        Tensors(scores=tokens * scores) if np.any(unfused) else _NONE,
+        Tensors(every_second=second, others=tokens * (e * keys + copy * out), module=up),
+        Tensors(scores=kept, module=kept) if np.any(unfused) else _NONE,
     )
 
 
@@ -139,16 +168,18 @@ def _experts(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
     rows = layout.tokens / layout.split * model.top_k * layout.etp * layout.imbalance
     inside = _gated(rows * model.expert_ffn / layout.etp, model, layout, recipe)
     shared = _gated(layout.tokens * model.shared_ffn / layout.tp, model, layout, recipe)
+    out = recipe.element * rows * model.hidden
     return Tensors(
-        every_second=inside.every_second
-        + shared.every_second
-        + recipe.element * rows * model.hidden,
+        every_second=inside.every_second + shared.every_second + out,
         others=inside.others + shared.others + recipe.operand * rows * model.hidden,
+        module=inside.module + shared.module + out,
     )
 
 
 def _gated(numbers: Count, model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
     """Up matrices, the activation of the gate where it is a kernel by itself, and their product."""
     gates = model.inputs - 1.0
-    rest = recipe.element * gates * (2.0 - layout.fused) + recipe.operand
-    return Tensors(every_second=recipe.element * numbers, others=numbers * rest)
+    up = recipe.up or recipe.element
+    made = recipe.element * gates * (1.0 - layout.fused) + recipe.operand
+    rest = up * gates + made
+    return Tensors(every_second=up * numbers, others=numbers * rest, module=numbers * made)

@@ -13,13 +13,14 @@ Sources: Korthikanti et al., section 4; Megatron-LM's and Transformer Engine's k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from roofline.dims import Dims
 from roofline.kernels import BACKWARD_ATTENTION, Kernels
-from roofline.layout import FLASH, RING, Layout
+from roofline.layout import FLASH, MODULES, RING, Layout
 from roofline.units import Count, Seconds
 from roofline.work import Block, Work
 
@@ -79,6 +80,33 @@ def attention_block(model: Dims, layout: Layout, kernels: Kernels, casts: Count)
     return block
 
 
+def modules(
+    model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count, mixed: bool
+) -> dict[str, Work]:
+    """Forward passes of the parts of a layer that recomputation may name: see ``layout.MODULES``.
+
+    Of a layer with experts where ``mixed``, else with a plain MLP; both norms; collectives apart.
+    """
+    found = dict.fromkeys(MODULES, Work(0.0, 0.0, 0.0))
+    quiet, eager = replace(kernels, notes=None), _eager(model, layout)
+
+    def run(name: str, part: Callable[[Block], object], times: Count = 1.0) -> None:
+        block = Block(quiet, casts)
+        part(block)
+        found[name] = block.forward.times(times)
+
+    run("attention", lambda block: _core(block, model, layout, model.heads / layout.tp))
+    run("norms", lambda block: _norm(block, model, layout, eager), 2.0)
+    run("mla-up", lambda block: _latent_up(block, model, layout))
+    if mixed:
+        run("experts", lambda block: _all_experts(block, model, layout, slow))
+        run("activation", lambda block: _expert_activations(block, model, layout, slow))
+    else:
+        run("mlp", lambda block: _matrices(block, model, layout, eager))
+        run("activation", lambda block: _activation(block, model, layout, eager))
+    return found
+
+
 def core_attention(model: Dims, layout: Layout, kernels: Kernels) -> Work:
     """The forward pass of q kᵀ and a v alone: what selective recomputation repeats."""
     block = Block(kernels, 0.0)
@@ -115,16 +143,23 @@ def _projections(block: Block, model: Dims, layout: Layout, eager: Count) -> Non
         block.stream(0.0, bias, model.bias, name="bias gradient")
     if np.any(latent):
         on = np.where(latent, 1.0, 0.0)
-        queries = a * model.head_dim
-        rank = np.where(np.greater(model.query_rank, 0), model.query_rank, h)
-        down = rank * np.greater(model.query_rank, 0)
-        block.matmul(tokens * on, down, h, name="query down")
-        block.matmul(tokens * on, queries, rank, name="query up")
+        block.matmul(tokens * on, model.query_rank, h, name="query down")
         block.matmul(tokens * on, model.kv_rank + model.rope_dim, h, name="key, value down")
-        wide = a * (model.nope_dim + model.value_dim)
-        block.matmul(tokens * on, wide, model.kv_rank, name="key, value up")
-        moved = on * tokens * a * (6.0 * model.head_dim + 4.0 * (model.nope_dim + model.value_dim))
-        block.stream(moved, moved, 4.0 * on, name="rope")
+        _latent_up(block, model, layout)
+
+
+def _latent_up(block: Block, model: Dims, layout: Layout) -> None:
+    """Queries, keys and values of all heads from the compressed ones, and rope."""
+    if not np.any(np.greater(model.latent, 0)):
+        return
+    on = np.where(np.greater(model.latent, 0), 1.0, 0.0)
+    tokens, a = layout.tokens, model.heads / layout.tp
+    rank = np.where(np.greater(model.query_rank, 0), model.query_rank, model.hidden)
+    block.matmul(tokens * on, a * model.head_dim, rank, name="query up")
+    wide = a * (model.nope_dim + model.value_dim)
+    block.matmul(tokens * on, wide, model.kv_rank, name="key, value up")
+    moved = on * tokens * a * (6.0 * model.head_dim + 4.0 * (model.nope_dim + model.value_dim))
+    block.stream(moved, moved, 4.0 * on, name="rope")
 
 
 def _core(block: Block, model: Dims, layout: Layout, heads: Count) -> None:
@@ -178,22 +213,28 @@ def _residual(block: Block, model: Dims, layout: Layout) -> None:
 def _mlp(model: Dims, layout: Layout, kernels: Kernels, casts: Count) -> tuple[Block, Work]:
     """Norm, up, activation, down, residual; and the tail that a checkpoint skips."""
     block = Block(kernels, casts)
-    tokens, h, g = layout.tokens, model.hidden, model.inputs
-    f = model.ffn / layout.tp
     eager = _eager(model, layout)
     _norm(block, model, layout, eager)
-    block.matmul(tokens, g * f, h, name="MLP up", joint=g)
-    chain = 1.0 + (EAGER_ACTIVATION - 1.0) * eager
-    moved = tokens * f * chain
-    bias = 2.0 * tokens * f * model.bias
-    backward = moved * (4 * g + 2) + bias
-    block.stream(moved * (2 * g + 2), backward, 1.0 + eager, name="activation")
-    block.matmul(tokens, h, f, name="MLP down")
+    _matrices(block, model, layout, eager)
     before = block.forward
     _residual(block, model, layout)
-    down = kernels.matmuls.seconds(tokens, h, f)
+    down = kernels.matmuls.seconds(layout.tokens, model.hidden, model.ffn / layout.tp)
     tail = Work(down, 0.0, block.forward.memory - before.memory)
     return block, tail
+
+
+def _matrices(block: Block, model: Dims, layout: Layout, eager: Count) -> None:
+    tokens, h, f = layout.tokens, model.hidden, model.ffn / layout.tp
+    block.matmul(tokens, model.inputs * f, h, name="MLP up", joint=model.inputs)
+    _activation(block, model, layout, eager)
+    block.matmul(tokens, h, f, name="MLP down")
+
+
+def _activation(block: Block, model: Dims, layout: Layout, eager: Count) -> None:
+    tokens, f, g = layout.tokens, model.ffn / layout.tp, model.inputs
+    moved = tokens * f * (1.0 + (EAGER_ACTIVATION - 1.0) * eager)
+    backward = moved * (4 * g + 2) + 2.0 * tokens * f * model.bias
+    block.stream(moved * (2 * g + 2), backward, 1.0 + eager, name="activation")
 
 
 def _experts(
@@ -201,21 +242,48 @@ def _experts(
 ) -> tuple[Block, Work]:
     """Norm, routed experts, shared experts, residual; and the tail that a checkpoint skips."""
     block = Block(kernels, casts)
-    h, g = model.hidden, model.inputs
     _norm(block, model, layout, _eager(model, layout))
-    routed = _routed(model, layout, kernels, casts, slow)
-    block.add(*routed.inflated)
+    _all_experts(block, model, layout, slow)
+    before = block.forward
+    _residual(block, model, layout)
+    return block, Work(0.0, 0.0, block.forward.memory - before.memory)
+
+
+def _all_experts(block: Block, model: Dims, layout: Layout, slow: Count) -> None:
+    """Routed and shared."""
+    h, g = model.hidden, model.inputs
+    block.add(*_routed(model, layout, block.kernels, block.casts, slow).inflated)
     shared = model.shared_ffn / layout.tp
     on = np.greater(shared, 0)
     if np.any(on):
         tokens = layout.tokens * on
         block.matmul(tokens, g * shared, h, name="shared expert up", joint=g)
-        wide = tokens * shared
-        block.stream(wide * (2 * g + 2), wide * (4 * g + 2), on, name="shared activation")
+        _shared_activation(block, model, layout)
         block.matmul(tokens, h, shared, name="shared expert down")
-    before = block.forward
-    _residual(block, model, layout)
-    return block, Work(0.0, 0.0, block.forward.memory - before.memory)
+
+
+def _shared_activation(block: Block, model: Dims, layout: Layout) -> None:
+    g, shared = model.inputs, model.shared_ffn / layout.tp
+    on = np.greater(shared, 0)
+    wide = layout.tokens * on * shared
+    block.stream(wide * (2 * g + 2), wide * (4 * g + 2), on, name="shared activation")
+
+
+def _expert_activations(block: Block, model: Dims, layout: Layout, slow: Count) -> None:
+    """Of routed and shared experts, as one kernel each: chains of eager kernels are mostly biases,
+    which recomputation leaves alone (gpt-oss with and without it, Megatron-Bridge 26.02 to 26.06).
+    """
+    routed = Block(block.kernels, block.casts, slow)
+    _routed_activation(routed, model, replace(layout, fused=1, fused_experts=1))
+    block.add(*routed.inflated)
+    if np.any(np.greater(model.shared_ffn, 0)):
+        _shared_activation(block, model, layout)
+
+
+def _rows(model: Dims, layout: Layout) -> Count:
+    """Tokens of one local expert."""
+    entering = layout.tokens / layout.split
+    return entering * model.top_k * layout.ep * layout.etp / model.experts * layout.imbalance
 
 
 def _routed(model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count) -> Block:
@@ -223,8 +291,7 @@ def _routed(model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: C
     block = Block(kernels, casts, slow)
     h, g = model.hidden, model.inputs
     entering = layout.tokens / layout.split
-    local = model.experts / layout.ep
-    rows = entering * model.top_k * layout.ep * layout.etp / model.experts * layout.imbalance
+    local, rows = model.experts / layout.ep, _rows(model, layout)
     f = model.expert_ffn / layout.etp
     router = entering * (2.0 * h + 12.0 * model.experts)
     block.stream(router, router + 2.0 * h * entering, 6.0, name="router")
@@ -232,11 +299,17 @@ def _routed(model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: C
     block.stream(4.0 * permuted, 4.0 * permuted, 6.0, name="permutation")
     apart = np.where(np.greater(layout.graphs, 1), 0.0, 1.0)
     block.grouped(rows, g * f, h, local, apart, "experts up", joint=g)
-    eager = 1.0 - layout.fused * layout.fused_experts
-    moved = rows * local * f * (1.0 + (EAGER_EXPERTS - 1.0) * eager)
-    block.stream(moved * (2 * g + 2), moved * (4 * g + 2), name="activation")
+    _routed_activation(block, model, layout)
     block.grouped(rows, h, f, local, apart, "experts down")
     return block
+
+
+def _routed_activation(block: Block, model: Dims, layout: Layout) -> None:
+    g, local = model.inputs, model.experts / layout.ep
+    eager = 1.0 - layout.fused * layout.fused_experts
+    numbers = _rows(model, layout) * local * (model.expert_ffn / layout.etp)
+    moved = numbers * (1.0 + (EAGER_EXPERTS - 1.0) * eager)
+    block.stream(moved * (2 * g + 2), moved * (4 * g + 2), name="activation")
 
 
 def head(model: Dims, layout: Layout, kernels: Kernels) -> Layer:

@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.groups import Group
 from roofline.names import choose
 from roofline.units import Bytes, Count
 
-RECOMPUTE = {name: i for i, name in enumerate(("none", "attention", "half", "block", "full"))}
+RECOMPUTE = {
+    name: i for i, name in enumerate(("none", "attention", "half", "block", "full", "modules"))
+}
 SCHEDULE = {
     name: i
     for i, name in enumerate(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "zb-2p"))
@@ -32,6 +35,13 @@ FLASH = {name: i for i, name in enumerate(("unfused", "flash", "flash-2", "flash
 # How ZeRO-1 reduces gradients and spreads weights: reduce-scatter and all-gather of slices; an
 # all-reduce, then an all-gather; an all-reduce, then a broadcast of whole tensors by their owners.
 ZERO_KIND = {name: i for i, name in enumerate(("scatter", "all-reduce", "broadcast"))}
+
+# What ``recompute = "modules"`` runs again: the sum of some of these.
+MODULES = {
+    name: 1 << i
+    for i, name in enumerate(("attention", "norms", "activation", "mla-up", "mlp", "experts"))
+}
+CHEAP = MODULES["norms"] + MODULES["activation"] + MODULES["mla-up"]  # DeepSeek-V3, section 3.2.3
 
 EXCHANGE_HIDDEN = 0.7  # of the experts' all-to-alls, where another micro-batch computes meanwhile
 
@@ -77,6 +87,7 @@ class Layout:
     )
     recompute: Count = 0  # RECOMPUTE
     recompute_share: Count = 1.0  # of the layers
+    recompute_modules: Count = CHEAP  # sum of MODULES, where recompute is "modules"
     offload_share: Count = 0.0  # of the activations, to host memory
     tp_overlap: Count = 1  # OVERLAP
     cp_kind: Count = 0  # RING
@@ -140,6 +151,11 @@ class Layout:
     def expert_data_ranks(self) -> Count:
         """Ranks that reduce an expert's gradient."""
         return np.maximum(1.0, self.gpus / (1.0 * self.pp * self.ep * self.etp))
+
+    def repeats(self, module: str) -> NDArray[np.bool_]:
+        """True where recomputation is by modules, and this one of ``MODULES`` is among them."""
+        chosen = np.asarray(self.recompute_modules, dtype=np.int64) & MODULES[module] > 0
+        return np.asarray(np.equal(self.recompute, RECOMPUTE["modules"]) & chosen)
 
     @property
     def exchange_hidden(self) -> Count:

@@ -103,7 +103,7 @@ FRAMEWORKS = {
                 "schedule": ("1f1b",),
                 "zero": (0, 1),
                 "shard": (0,),
-                "recompute": ("none", "attention", "full"),
+                "recompute": ("none", "attention", "modules", "full"),
             },
             FUSED,
         ),

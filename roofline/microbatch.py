@@ -108,11 +108,19 @@ def all_layers(job: Job) -> MicroBatch:
     dense = ops.dense(model, layout, job.kernels, job.casts)
     tp = tensor_parallel(job, (dense.forward.matmuls, dense.backward.matmuls))
     plain, mixed = layers_of_the_model(job)
-    whole = _kept_busy(job, _layer(job, dense, core, tp, cp, NOTHING)).times(plain)
+    by_module = np.any(np.equal(layout.recompute, RECOMPUTE["modules"]))
+    parts = _by_module(job, tp[0] / 2, mixed=False) if by_module else 0.0
+    whole = _kept_busy(job, _layer(job, dense, core, tp, cp, NOTHING, parts)).times(plain)
     if np.any(np.greater(mixed, 0)):
         experts = ops.mixture(model, layout, job.kernels, job.casts, inflation(job))
-        part = tensor_parallel(job, split_matmuls(layout, experts), tensor_parallel_blocks(layout))
-        one = _launched(job, _layer(job, experts, core, part, cp, expert_parallel(job)))
+        blocks = tensor_parallel_blocks(layout)
+        part, ep = (
+            tensor_parallel(job, split_matmuls(layout, experts), blocks),
+            expert_parallel(job),
+        )
+        inside = part[0] * (1 - 0.5 / blocks) + ep[0]
+        parts = _by_module(job, inside, mixed=True) if by_module else 0.0
+        one = _launched(job, _layer(job, experts, core, part, cp, ep, parts))
         whole = whole + one.times(mixed)
     return whole
 
@@ -150,8 +158,10 @@ def split_matmuls(layout: Layout, layer: Layer) -> Passes:
     return first, second
 
 
-def _layer(job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passes) -> MicroBatch:
-    again = _again(job.layout, layer, core, tp[0] + cp[0] + ep[0])
+def _layer(
+    job: Job, layer: Layer, core: Work, tp: Passes, cp: Passes, ep: Passes, parts: Seconds
+) -> MicroBatch:
+    again = _again(job.layout, layer, core, tp[0] + cp[0] + ep[0], parts)
     return MicroBatch(layer.forward, layer.backward, again, tp, cp, ep)
 
 
@@ -181,12 +191,35 @@ def _kept_busy(job: Job, one: MicroBatch) -> MicroBatch:
     return replace(one, host=(waits, np.maximum(passes * host - one.backward_seconds, 0.0)))
 
 
-def _again(layout: Layout, layer: Layer, core: Work, comms: Seconds) -> Seconds:
+def _by_module(job: Job, inside: Seconds, *, mixed: bool) -> Seconds:
+    """The modules of one layer that recomputation names, run once more.
+
+    Args:
+        inside: collectives of the MLP or the experts, which are repeated with them.
+        mixed: of a layer with experts.
+    """
+    layout = job.layout
+    works = ops.modules(job.model, layout, job.kernels, job.casts, inflation(job), mixed)
+    block = "experts" if mixed else "mlp"
+    seconds: Seconds = np.where(layout.repeats(block), works[block].total + inside, 0.0)
+    activation = layout.repeats("activation") & ~layout.repeats(block)  # not twice
+    seconds = seconds + np.where(activation, works["activation"].total, 0.0)
+    for name in ("attention", "norms", "mla-up"):
+        seconds = seconds + np.where(layout.repeats(name), works[name].total, 0.0)
+    return seconds
+
+
+def _again(
+    layout: Layout, layer: Layer, core: Work, comms: Seconds, parts: Seconds = 0.0
+) -> Seconds:
     """What recomputation adds to the backward pass of a layer, its collectives included."""
     whole, kind = layer.forward.total, layout.recompute
     seconds = np.select(
-        [np.equal(kind, RECOMPUTE[name]) for name in ("attention", "half", "block", "full")],
-        [core.total, (whole - core.total) / 2, whole - layer.tail.total + comms, whole + comms],
+        [np.equal(kind, number) for name, number in RECOMPUTE.items() if name != "none"],
+        [
+            *(core.total, (whole - core.total) / 2),
+            *(whole - layer.tail.total + comms, whole + comms, parts),
+        ],
         0.0,
     )
     return seconds * layout.recompute_share

@@ -33,6 +33,14 @@ from roofline.units import DAY, Count, FlopPerSecond, Seconds
 
 HOUR = 3600.0
 KILOWATT_HOUR = 3.6e6  # joule
+OF_MODULES = {  # operations of ``layout.MODULES`` that have FLOPs to count
+    "mla-up": ("query", "query up", "kv up"),
+    "mlp": ("mlp up", "mlp down"),
+    "experts": (
+        *("router", "experts up", "experts down"),
+        *("shared up", "shared down", "shared gate"),
+    ),
+}
 
 
 class Band(NamedTuple):
@@ -234,6 +242,14 @@ def outcome(
     )
 
 
+def _of_modules(row: Operation, core: bool, layout: Layout) -> Count:
+    """1 where one of the modules that are run again holds this operation."""
+    name = row.name.removeprefix("mtp ")
+    found = next((module for module, names in OF_MODULES.items() if name in names), None)
+    found = "attention" if core else found
+    return np.where(layout.repeats(found), 1.0, 0.0) if found else 0.0
+
+
 def _again(row: Operation, layout: Layout) -> Count:
     """Forward passes of an operation that recomputation adds; heads keep what they need.
 
@@ -248,6 +264,7 @@ def _again(row: Operation, layout: Layout) -> Count:
         "half": 0.0 if core else 0.5,
         "block": 0.0 if last else 1.0,
         "full": 1.0,
+        "modules": _of_modules(row, core, layout),
     }
     chosen = [np.equal(layout.recompute, RECOMPUTE[name]) for name in kinds]
     return np.select(chosen, list(kinds.values()), 0.0) * layout.recompute_share

@@ -11,7 +11,8 @@ of the layers are trained: r (in + out) parameters for in · out.
 
 Sources: Rajbhandari et al., section 3; Megatron-LM, theoretical_memory_usage.py; PyTorch, FSDP and
 torch/distributed/tensor/parallel/loss.py; DeepSpeed, runtime/zero/stage_1_and_2.py, runtime/pipe;
-https://arxiv.org/abs/2106.09685, section 4; https://arxiv.org/abs/2305.14314, section 3.
+https://arxiv.org/abs/2106.09685, section 4; https://arxiv.org/abs/2305.14314, section 3;
+https://arxiv.org/abs/2412.19437, section 3.3.3.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Recipe:
     rank: Count = 0  # of the adapters; 0: every parameter is trained
     element: Bytes = 2.0  # of a stored activation
     operand: Bytes = 2.0  # of an activation stored only because a matmul reads it
+    up: Bytes = 0.0  # of an up matmul's output, which its activation reads; 0: an ``element``
+    attended: Bytes = 0.0  # of attention's output, for both that read it; 0: element and operand
     dtensor: Count = 0  # 1: tensor parallelism by PyTorch's DTensor, which gathers nothing again
     buckets: Bytes = 0.0  # flat buffers for collectives
     flat: Bytes = 0.0  # per owned parameter, of gradients made flat for the optimizer's step
@@ -64,6 +67,8 @@ def _lora(frozen: Bytes, about: str) -> Recipe:
 # autograd; fp16 makes an owned shard's gradients flat in 16 bits, then in 32.
 _DEEPSPEED: dict[str, Count] = {"buckets": 2 * 5e8 * 2, "outputs": 1}
 
+_DEEPSEEK: dict[str, Count] = {"operand": 1.0, "up": 1.0, "attended": 1.5}
+
 RECIPES = {
     "mixed": _row(2, 4, 12, "bf16 weights; gradients, copy and moments fp32 (Megatron-LM)"),
     "bf16-gradients": Recipe(CONVENTIONS["zero"], "bf16 weights and gradients (ZeRO, DeepSpeed)"),
@@ -75,6 +80,11 @@ RECIPES = {
     ),
     "precision-aware": _row(2, 4, 8, "mixed, with bf16 moments (DeepSeek-V3)"),
     "fp8": _row(2, 4, 12, "mixed, with 8-bit matmul inputs", operand=1.0),
+    "deepseek-v3": _row(
+        *(2, 4, 8),
+        about="bf16 moments, 8-bit inputs of matmuls and SwiGLU, E5M6 behind attention",
+        **_DEEPSEEK,
+    ),
     "fp8-weights": _row(1, 4, 12, "8-bit weights and matmul inputs (Blackwell)", operand=1.0),
     "fp8-weights-transposed": _row(
         2, 4, 12, "8-bit weights twice, one transposed (Hopper), 8-bit inputs", operand=1.0

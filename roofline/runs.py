@@ -18,7 +18,7 @@ from roofline import frameworks
 from roofline.dims import Dims
 from roofline.footprint import peak
 from roofline.frameworks import Framework
-from roofline.layout import FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
+from roofline.layout import CHEAP, FLASH, OVERLAP, RECOMPUTE, ZERO_KIND, Layout
 from roofline.model import Transformer
 from roofline.run_fields import NotMeasured, Reading, Run, RunError, checked
 from roofline.run_gpus import accelerator, domain, gpu_named, known_network, reference_cluster
@@ -149,6 +149,7 @@ def _layout(read: Reading, sizes: Transformer, row: Framework, gpu: str) -> Layo
         even=_even(str(run.get("notes") or ""), sizes, pp * chunks),
         recompute=RECOMPUTE[again],
         recompute_share=share,
+        recompute_modules=frameworks.modules(run) or CHEAP,
         **_habits(run, sizes, row, chunks),
     )
     if read.stated("gpus_per_node") is None and tp > 1 and layout.tp_overlap == OVERLAP["fine"]:

@@ -294,10 +294,16 @@ def sensible(job: Job) -> dict[str, tuple[float, ...]]:
         "zero": (0, 1, 3),
         "shard": tuple(dict.fromkeys((0, job.inner if job.inner > 1 else 0))),
         "sequence_parallel": (1,),
-        "recompute": tuple(RECOMPUTE[name] for name in ("none", "attention", "half", "full")),
+        "recompute": tuple(RECOMPUTE[name] for name in _recomputed(job.model)),
         "recompute_share": (0.5, 1.0),
         "offload_share": (0.0,),
     }
+
+
+def _recomputed(model: Transformer) -> tuple[str, ...]:
+    """Modules alone pay where experts or latent attention keep much that is cheap to make again."""
+    cheap = ("modules",) if model.experts or model.latent else ()
+    return ("none", "attention", *cheap, "half", "full")
 
 
 def _divisors(n: int) -> list[int]:

@@ -111,7 +111,8 @@ def megatron_parser() -> argparse.ArgumentParser:
     parser.add_argument("--moe-layer-freq", type=str)
     parser.add_argument("--pipeline-model-parallel-layout", type=str)
     parser.add_argument("--cp-comm-type", nargs="+", choices=("p2p", "a2a", "all_gather"))
-    parser.add_argument("--recompute-modules", nargs="*", choices=("core_attn", "mlp", "moe"))
+    modules = ["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+    parser.add_argument("--recompute-modules", nargs="*", choices=modules)
     return parser
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roofline.dims import Dims
 from roofline.footprint import Footprint, footprint, peak
-from roofline.layout import FLASH, OVERLAP, RECOMPUTE, SCHEDULE, Layout
+from roofline.layout import FLASH, MODULES, OVERLAP, RECOMPUTE, SCHEDULE, Layout
 from roofline.model import Transformer
 from roofline.models.parts import matrices, parameters
 from roofline.presets import preset, presets
@@ -284,9 +284,17 @@ def test_more_zero_is_never_more_states(model: str, layout: dict[str, Any], name
 
 @given(models, layouts(), recipes)
 def test_more_recomputation_is_never_more(model: str, layout: dict[str, Any], name: str) -> None:
-    """None, attention, half, block, full."""
-    found = rising("recompute", list(RECOMPUTE.values()), model, layout, name)
+    """None, attention, half, block, full; none, one module more each time."""
+    whole = [RECOMPUTE[how] for how in ("none", "attention", "half", "block", "full")]
+    found = rising("recompute", whole, model, layout, name)
     assert np.all(np.diff(found.total) <= 1e-9 * found.total[:-1])
+    layout = layout | {"recompute": RECOMPUTE["modules"]}
+    sets = np.cumsum([0, *MODULES.values()]).tolist()
+    more = rising("recompute_modules", sets, model, layout, name)
+    kept = more.activations - more.working
+    assert np.all(np.diff(kept) <= 1e-9 * more.total[:-1])
+    if not layout["recompute_share"] < 1:
+        assert np.isclose(more.total[0], found.total[0], rtol=1e-12)
 
 
 @given(models, layouts(), recipes)
@@ -432,9 +440,10 @@ def test_a_layer_of_deepseek_v3(name: str, operand: int) -> None:
     """Tensor by tensor, from the sizes in arXiv:2412.19437, section 4.2: width 7168, 128 heads of
     128 + 64 and 128, ranks 1536 and 512, 8 of 256 experts of 2048 and a shared one. What only a
     matmul reads takes 8 bits where it is kept so; attention keeps its output in 16 bits as well.
+    The latent vectors are normed, and kept before and after.
     """
     model = replace(MODELS["deepseek"], moe_layers=61.0, mtp=0.0)
-    residual = 2 * 7168 * 2 + 2 * 7168 * operand
+    residual = 2 * 7168 * 2 + 2 * 7168 * operand + (1536 + 512) * operand
     wide = 128 * (192 + 192 + 128)
     output = 128 * 128 * (2 if operand == 2 else 3)
     attention = 2 * (1536 + 512 + 64) + 2 * wide + output + 4 * 128

@@ -1,5 +1,6 @@
 """The whole step: its terms, its laws, and where it has to agree with closed forms."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import hardware_profiles as hp
 from hardware_profiles.calibration import for_accelerator
 from roofline import calibrated, layer
 from roofline.calibrated import behaviour
+from roofline.collectives import ALL_GATHER
 from roofline.dims import Dims
 from roofline.footprint import footprint
 from roofline.groups import Group, spans
@@ -223,6 +225,22 @@ class TestLaws:
         alone = replace(layout, gpus=1, batch=1)
         none = predict(behaviour(H100, fit()).job(Dims.of(LLAMA), alone)).terms["data parallel"]
         assert np.all(none == 0)
+
+
+def test_trees_where_each_node_has_one_gpu() -> None:
+    """NCCL's tuner, src/graph/tuning.cc since 2.23: log2(nodes) steps of 14/3.5 us and 2.8 us a rank
+    at 3/4 of the bandwidth, against 14 us a node round the ring; here a hop stands for the 14 us.
+    Only where a group has one GPU of each node: enqueue's ncclPatEnable.
+    """
+    network = behaviour(H100.resized(100_096), fit()).network
+    spread, packed = network.route(Group(12_500, 8)), network.route(Group(12_500, 4))
+    start, hop = network.links["all-gather"].start, network.hop
+    steps = math.log2(12_500) / 3.5 + 12_500 * 2.8 / 14
+    assert spread.gather(0.0) == pytest.approx(start + hop * steps)
+    ring = start + hop * (6250 - 1 + 6250 / 4)
+    assert packed.gather(0.0) == pytest.approx(ring)
+    long = (spread.gather(4e12) - spread.gather(2e12)) / 2e12  # the ring again, at all bandwidth
+    assert long == pytest.approx(1 / network.achieved(ALL_GATHER)[1].bandwidth * 8, rel=0.01)
 
 
 def test_broadcasts_fill_a_ring_each() -> None:

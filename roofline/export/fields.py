@@ -192,6 +192,7 @@ MOOT: tuple[tuple[Callable[[Fields], bool], tuple[str, ...]], ...] = (
         ("ep_overlap", "deduplicated", "node_limit", "imbalance", "dispatch_bytes"),
     ),
     (lambda f: f["layout.recompute"] == "none", ("recompute_share",)),
+    (lambda f: f["layout.recompute"] != "modules", ("recompute_modules",)),
     (
         lambda f: max(data_ranks(f), _expert_ranks(f)) == 1,
         (

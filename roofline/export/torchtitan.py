@@ -178,7 +178,7 @@ def _write_checkpoint(f: Fields) -> Fields:
     name = "activation_checkpoint.mode"
     if kind == "none":
         return {name: "none"}
-    if kind in ("attention", "half"):
+    if kind in ("attention", "half", "modules"):
         return {name: "selective", "activation_checkpoint.selective_ac_option": "op"}
     if share < 1:
         every = str(max(1, round(1 / share)))
