@@ -17,19 +17,10 @@ from typing import Any
 from roofline.framework_rows import FRAMEWORKS, Framework, framework, named
 from roofline.layout import EXCHANGE_HIDDEN, MODULES, SCHEDULE
 from roofline.run_fields import Run, mapping
-from roofline.run_schema import INTERLEAVED
+from roofline.run_schema import INTERLEAVED, MODULE_NAMES
 
 __all__ = ["FRAMEWORKS", "Framework", "framework", "named"]
 
-# Megatron-Core's names of what it recomputes; of "shared_experts" alone there is no row.
-MODULE_NAMES = {
-    "core_attn": "attention",
-    "layernorm": "norms",
-    "moe_act": "activation",
-    "mla_up_proj": "mla-up",
-    "mlp": "mlp",
-    "moe": "experts",
-}
 RELEASE = re.compile(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?:\.(\d\d?))?(?![\d%])")
 
 

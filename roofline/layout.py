@@ -62,6 +62,15 @@ def code(field: str, rows: dict[str, int], value: str) -> int:
     return choose(field, value, rows)
 
 
+def modules_in(chosen: Count) -> list[str]:
+    """The names of a sum of ``MODULES``.
+
+    >>> modules_in(6)
+    ['norms', 'activation']
+    """
+    return [name for name, bit in MODULES.items() if int(np.asarray(chosen)) & bit]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Degrees, batch and framework choices of one run, or a column of each."""

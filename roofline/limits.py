@@ -91,6 +91,7 @@ FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1}
 SHARDED = {"": "fsdp-fp8", "bf16": "fsdp", "fp16": "fsdp"}
 DTENSOR = {name: row.replace("fsdp", "fsdp-dtensor") for name, row in SHARDED.items()}
 OUTSIDE = ("tp-cp-dp-pp",)  # the pipeline
+MODULES = float(RECOMPUTE["modules"])
 
 FRAMEWORKS = {
     row.name: row
@@ -187,6 +188,8 @@ def values(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> Value
     found: Values = dict(sensible(job))
     for name, can in framework.can.items():
         able = tuple(_value(name, one) for one in can)
+        if name == "recompute" and MODULES not in found[name]:  # of no model that gains by them
+            able = tuple(v for v in able if v != MODULES)
         kept = tuple(v for v in found[name] if v in able)
         found[name] = able if name in NAMED else kept or able
     for name, limit in limits.items():

@@ -24,7 +24,7 @@ from hardware_profiles.errors import NoNetwork, UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
-from roofline.layout import OVERLAP, Layout
+from roofline.layout import CHEAP, MODULES, OVERLAP, Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.machine import node_size
 from roofline.model import Transformer
@@ -77,7 +77,8 @@ class Question:
     @property
     def base(self) -> Layout:
         """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
-        base = self.framework.base
+        has = CHEAP if self.model.latent else CHEAP - MODULES["mla-up"]
+        base = replace(self.framework.base, recompute_modules=has)
         fitted = self.overlay is not None and self.overlay.step is not None
         fine = base.tp_overlap == OVERLAP["fine"]
         return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base

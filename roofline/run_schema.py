@@ -156,12 +156,20 @@ DERIVED = {
     "tokens_per_s_per_gpu": Field("any"),
     "params_B": Field("any"),
 }
-MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
+# Megatron-Core's names of what it recomputes; of "shared_experts" alone there is no row.
+MODULE_NAMES = {
+    "core_attn": "attention",
+    "layernorm": "norms",
+    "moe_act": "activation",
+    "mla_up_proj": "mla-up",
+    "mlp": "mlp",
+    "moe": "experts",
+}
 SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full_iteration")
 EXTRA = {  # the fields that are read; others may stand beside them
     "pp_schedule": Field("choice", "1f1b", choices=SCHEDULES),
     "num_microbatches": Field("whole", "global_batch_size / (dp · micro_batch_size)"),
-    "recompute_modules": Field("choices", HABIT, choices=_of(*MODULES)),
+    "recompute_modules": Field("choices", HABIT, choices=_of(*MODULE_NAMES)),
     "recompute_num_layers": Field("whole", "all", 0),
     "async_tp": Field("flag", HABIT),
     "moe_a2a_overlap": Field("flag", HABIT),

@@ -12,7 +12,7 @@ import pytest
 import hardware_profiles as hw
 from roofline.calibrated import behaviour
 from roofline.dims import Dims
-from roofline.export import core, load
+from roofline.export import load
 from roofline.footprint import footprint
 from roofline.kept import in_a_layer
 from roofline.layout import CHEAP, MODULES, RECOMPUTE, Layout
@@ -22,6 +22,7 @@ from roofline.outcome import outcome
 from roofline.planner import plan
 from roofline.presets import preset
 from roofline.recipes import recipe
+from roofline.run_schema import MODULE_NAMES
 from roofline.training import training
 
 torch = pytest.importorskip("torch")
@@ -284,7 +285,7 @@ def test_megatron_names_them(bits: int) -> None:
     job = training(model, replace(layout, recompute_modules=bits), hw.cluster("h800-deepseek"))
     text = str(job.export("megatron"))
     assert "--recompute-granularity selective" in text
-    for theirs, ours in core.frameworks.MODULE_NAMES.items():
+    for theirs, ours in MODULE_NAMES.items():
         named = theirs in text.split("--recompute-modules")[1].split("--")[0].split()
         assert named == bool(bits & MODULES[ours])
     back = load(text, "megatron", gpus=64).layout

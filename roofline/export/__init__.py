@@ -151,7 +151,7 @@ def export(job: Training, format: str) -> Export:
     if row.write is None or row.read is None:
         return Export(trace.write(job), (), row)
     said, _ = row.read(row.write(fields, ()), None)
-    notes = _notes(fields, said, row)
+    notes = _notes(fields, without_moot(said), row)
     return Export(row.write(fields, notes), notes, row)
 
 

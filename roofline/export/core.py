@@ -13,9 +13,10 @@ from __future__ import annotations
 from roofline import frameworks
 from roofline.export import uneven
 from roofline.export.core_model import MODEL
-from roofline.export.fields import Fields, data_ranks, default_recipe
+from roofline.export.fields import Fields, data_ranks, default_recipe, repeated
 from roofline.export.rows import Options, Row, named, same, switch
-from roofline.layout import CHEAP, MODULES, ORDER
+from roofline.layout import ORDER, modules_in
+from roofline.run_schema import MODULE_NAMES
 
 ROW = next(row for row in frameworks.FRAMEWORKS if row.name == "Megatron-Bridge")
 A2A_HIDDEN = frameworks.exchange_overlap({"extra": {"moe_a2a_overlap": True}}, ROW)
@@ -88,20 +89,18 @@ def _read_order(o: Options, f: Fields) -> Fields:
     return {"layout.order": OUTSIDE if o.flag("use_tp_pp_dp_mapping") else INSIDE}
 
 
-# Modules that there are only in models with these sizes.
-NEEDED = {"model.experts.count": ("moe_act", "moe"), "model.latent.kv_rank": ("mla_up_proj",)}
-
-
 def _write_recompute(f: Fields) -> Fields:
     kind = f.get("layout.recompute", "none")
     if kind == "none":
         return {}
     if kind == "modules":
-        chosen = int(f.get("layout.recompute_modules", CHEAP))
-        without = {name for part, names in NEEDED.items() if part not in f for name in names}
-        names = {name: MODULES[ours] for name, ours in frameworks.MODULE_NAMES.items()}
-        named = [name for name, bit in names.items() if chosen & bit and name not in without]
-        return {"recompute_granularity": "selective", "recompute_modules": named}
+        chosen, experts = repeated(f).split("+"), "model.experts.count" in f
+        named = [
+            name
+            for name, ours in MODULE_NAMES.items()
+            if ours in chosen and (experts or name != "moe_act")
+        ]
+        return {"recompute_granularity": "selective", "recompute_modules": named} if named else {}
     if kind in ("attention", "half"):
         return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     share, layers = f.get("layout.recompute_share", 1), f.get("model.layers")
@@ -129,7 +128,7 @@ def _read_recompute(o: Options, f: Fields) -> Fields:
     again, share = frameworks.recompute(run, ROW, f.get("model.layers", parts), parts)
     found: Fields = {"layout.recompute": again, "layout.recompute_share": share}
     if again == "modules":
-        found["layout.recompute_modules"] = frameworks.modules(run)
+        found["layout.recompute_modules"] = "+".join(modules_in(frameworks.modules(run)))
     return found
 
 

@@ -12,12 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from math import inf, isclose
 from typing import Any
 
 import numpy as np
 
-from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
+from roofline.layout import (
+    CHEAP,
+    FLASH,
+    MODULES,
+    ORDER,
+    OVERLAP,
+    RECOMPUTE,
+    RING,
+    SCHEDULE,
+    ZERO_KIND,
+    Layout,
+    modules_in,
+)
 from roofline.machine import node_size
 from roofline.model import Experts, Latent, Transformer, Window
 from roofline.names import choose
@@ -33,6 +46,12 @@ NAMED = {
     "attention": FLASH,
     "order": ORDER,
     "zero_kind": ZERO_KIND,
+}
+READ: dict[str, Callable[[str], int]] = {
+    **{name: partial(choose, name, rows=choices) for name, choices in NAMED.items()},
+    "recompute_modules": lambda names: sum(
+        choose("recompute_modules", name, MODULES) for name in names.split("+")
+    ),
 }
 PARTS = {"latent": Latent, "window": Window, "experts": Experts}
 LAYOUT = [f.name for f in fields(Layout)]
@@ -75,6 +94,8 @@ def _shown(name: str, value: Any) -> Any:
             f"layout.{name}: {np.shape(value)} values are refused; allowed: one layout, not a column"
         )
     number = float(value)
+    if name == "recompute_modules":
+        return "+".join(modules_in(value))
     if name in NAMED:
         return list(NAMED[name])[int(number)]
     return int(number) if number.is_integer() else number
@@ -99,9 +120,9 @@ def layout(found: Mapping[str, Any]) -> Layout:
     given = _under(found, "layout.")
     for name, value in given.items():
         choose("layout", name, dict.fromkeys(LAYOUT, 0))
-        if name not in NAMED:
+        if name not in READ:
             _check(name, value)
-    return Layout(**{n: choose(n, str(v), NAMED[n]) if n in NAMED else v for n, v in given.items()})
+    return Layout(**{n: READ[n](str(v)) if n in READ else v for n, v in given.items()})
 
 
 def _check(name: str, value: Any) -> None:
@@ -163,15 +184,15 @@ def data_ranks(found: Mapping[str, Any]) -> float:
     return float(found["layout.gpus"] / (found["layout.tp"] * found["layout.pp"]))
 
 
-def _expert_ranks(f: Fields) -> float:
-    """Ranks that reduce an expert's gradient; 1 without experts."""
-    if "model.experts.count" not in f:
-        return 1.0
-    return float(f["layout.gpus"] / (f["layout.pp"] * f["layout.ep"] * f["layout.etp"]))
-
-
 def _no_experts(f: Fields) -> bool:
     return "model.layers" in f and "model.experts.count" not in f
+
+
+def _expert_ranks(f: Fields) -> float:
+    """Ranks that reduce an expert's gradient, if there may be experts; else 1."""
+    if _no_experts(f):
+        return 1.0
+    return float(f["layout.gpus"] / (f["layout.pp"] * f["layout.ep"] * f["layout.etp"]))
 
 
 # Where the first holds, the others have no effect.
@@ -235,6 +256,17 @@ def pieces(fields: Mapping[str, Any], even: int) -> str:
     return f"E{cut}{'m' * mtp}L"
 
 
+# Modules that there are only in models with these sizes.
+NEEDED = {"model.experts.count": ("experts",), "model.latent.kv_rank": ("mla-up",)}
+
+
+def repeated(found: Mapping[str, Any]) -> str:
+    """The modules to recompute that the model has."""
+    chosen = str(found.get("layout.recompute_modules", _shown("recompute_modules", CHEAP)))
+    without = {name for part, names in NEEDED.items() if part not in found for name in names}
+    return "+".join(name for name in chosen.split("+") if name not in without)
+
+
 def settled(found: Mapping[str, Any]) -> Fields:
     """Only the fields that have an effect; the vocabulary as padded, a whole shard as 0.
 
@@ -243,6 +275,8 @@ def settled(found: Mapping[str, Any]) -> Fields:
     left = without_moot(complete(found))
     if "layout.even" in left and "model.layers" in left:
         left["layout.even"] = pieces(complete(found), left["layout.even"]) or left["layout.even"]
+    if "layout.recompute_modules" in left and "model.layers" in left:
+        left["layout.recompute_modules"] = repeated(left)
     if left.get("layout.shard", 0) >= data_ranks(complete(found)):
         left["layout.shard"] = 0
     if "model.vocab_multiple" in left:
