@@ -66,15 +66,19 @@ class Tier:
         return self.bandwidth
 
 
+def node_place(tiers: Sequence[TierLike]) -> int:
+    """Which tier makes a server: the one that is called node, else the innermost."""
+    names = [tier.name for tier in tiers]
+    return names.index("node") if "node" in names else 0
+
+
 def node_size(tiers: Sequence[TierLike]) -> int:
-    """GPUs of a server: up to the tier that is called node, else of the innermost one.
+    """GPUs of a server.
 
     >>> node_size((Tier(2, 300e9, "pair"), Tier(4, 126e9, "node"), Tier(16, 400e9, "network")))
     8
     """
-    names = [tier.name for tier in tiers]
-    last = names.index("node") if "node" in names else 0
-    return prod(int(tier.degree) for tier in tiers[: last + 1])
+    return prod(int(tier.degree) for tier in tiers[: node_place(tiers) + 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from functools import lru_cache
 import hardware_profiles as hw
 from hardware_profiles.errors import nearest
 from hardware_profiles.schema import Accelerator
-from roofline.machine import Tier
+from roofline.machine import Tier, node_place, node_size
 from roofline.run_fields import RunError, shown
 
 MAKERS = frozenset(
@@ -157,16 +157,20 @@ def domain(accelerator: str, node: int | None) -> int:
 
 
 def inside(accelerator: str) -> tuple[Tier, float]:
-    """The innermost tier of an accelerator, and what its cards bring beyond it, as in the reference
-    cluster; of a part in no cluster the links of its datasheet; ``known_network`` has runs state the rest.
-    [B/s]
+    """What a GPU has inside its node or NVLink domain, and what its cards bring beyond. [B/s]
+
+    As in the reference cluster; of a part in no cluster the links of its datasheet, and
+    ``known_network`` has runs state the rest.
     """
     if not _clustered(accelerator):
         link = hw.accelerator(accelerator).links[0]
         return Tier(RACK, link.total, link.name, transit=False), link.total
-    first, *beyond = hw.cluster(reference_cluster(accelerator)).tiers
-    card = beyond[0].bandwidth / first.degree if beyond else first.bandwidth
-    return Tier(first.degree, first.bandwidth, first.name, transit=False), card
+    tiers = hw.cluster(reference_cluster(accelerator)).tiers
+    last, *beyond = tiers[node_place(tiers) :]
+    size = node_size(tiers)
+    wire = last.bandwidth / (size // last.degree)  # a link there serves all GPUs of the unit below
+    card = beyond[0].bandwidth / size if beyond else wire
+    return Tier(size, wire, last.name, transit=False), card
 
 
 def known_network(accelerator: str) -> None:

@@ -18,7 +18,7 @@ from roofline import backtest as back
 from roofline import baseline, frameworks, runs
 from roofline.cli import app
 from roofline.run_fields import RunError, checked
-from roofline.run_gpus import PARTS, gpu_named
+from roofline.run_gpus import PARTS, gpu_named, inside
 from roofline.run_schema import BESIDE, SECTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -605,3 +605,13 @@ class TestPage:
     def test_the_shipped_example_is_predicted(self) -> None:
         run = json.loads((ROOT / "docs/run.json").read_text("utf-8"))
         assert not back.backtest([("it", run)]).refused
+
+
+def test_a_node_of_bridged_pairs_is_as_fast_as_its_bus() -> None:
+    """Eight H100 PCIe cards: 126 GB/s a pair beyond its bridge, so 63 GB/s a GPU in the node."""
+    inner, card = inside("h100-pcie")
+    assert inner.degree == 8
+    assert inner.bandwidth == pytest.approx(63e9)
+    assert card == inner.bandwidth  # nothing leaves the box
+    inner, card = inside("h100-sxm")
+    assert (inner.degree, inner.bandwidth, card) == (8, 450e9, 50e9)

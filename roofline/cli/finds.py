@@ -89,7 +89,9 @@ def _search(
         given.pop("sequence")
         return searches.longest_sequence(job.model, where, job.gpus, **given)
     if what == "cluster":
-        machines = [inputs.machine({**params, "cluster": n.strip(), "gpus": None}) for n in names]
+        machines = [
+            inputs.machine_of_steps({**params, "cluster": n.strip(), "gpus": None}) for n in names
+        ]
         given.pop("rates")
         rates = "peak" if params["rates"] == "peak" else "achievable"
         rows = {one.profile.name: one.profile for one in machines}

@@ -124,7 +124,7 @@ def read(
         roofline import train.sh --cluster dgx-h100-superpod
     """
     found = load(_text(file), format, gpus)
-    chosen = inputs.machine({**ctx.params, "gpus": None})
+    chosen = inputs.machine_of_steps({**ctx.params, "gpus": None})
     job, why = _predicted(found, chosen, None if model is None else model_of(model))
     if json:
         output.as_json(_document(found, chosen, job, why))
@@ -147,6 +147,8 @@ def _tell(found: Description, chosen: inputs.Chosen, job: Training | None, why: 
             f"{show(float(brought.tokens_per_second_per_gpu))} tokens/s a GPU, "
             f"{show(float(job.memory.total), 'B')} of {show(job.cluster.hbm_bytes, 'B')}"
         )
+        if job.fit is None:
+            output.say(job.basis)
     output.say(*(f"assumed: {line}" for line in found.assumed), style="dim")
     if found.ignored:
         rows = [(one.name, str(one.value), one.why) for one in found.ignored]
