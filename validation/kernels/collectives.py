@@ -2,7 +2,8 @@
 
 ``bytes`` is the whole array V of one group, as the formulas have it: what an all-gather ends with,
 what each rank of an all-reduce holds, all send buffers of an all-to-all together. A message from
-point to point goes from the first of a pair to the second.
+point to point goes from the first of a pair to the second; in a send-receive every rank sends one to
+the next of its group and gets one from the rank before, at once.
 
 To check arrays of any size, a small problem is solved by ``roofline.semantics`` in units of a few
 numbers; the large one has each unit many times over, so each place has a known value.
@@ -22,6 +23,7 @@ from roofline import semantics
 from roofline.groups import Group
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
 from validation.kernels.data import BYTES, copies, sizes, torch_dtype
+from validation.kernels.links import Peers
 from validation.profile import Profile
 from validation.results import Value
 
@@ -104,8 +106,9 @@ def _groups(setting: Setting, operation: str) -> Sequence[Group]:
 def _sizes(setting: Setting, *, first: bool) -> list[int]:
     if not setting.quick:
         return sizes(setting, 1024, LARGE[setting.device], 4)
-    largest = 4 * 2**20 if setting.device == "cpu" else 256 * 2**20
-    return sizes(setting, 1024, largest, 64) if first else sizes(setting, 2**20, largest, 256)
+    # Four sizes of the first group: each half of them then has a small and a large one.
+    largest, factor = {"cpu": (4 * 2**20, 16), "cuda": (256 * 2**20, 64)}[setting.device]
+    return sizes(setting, 1024, largest, factor) if first else sizes(setting, 2**20, largest, 256)
 
 
 def predict(case: Case, profile: Profile) -> Iterator[Expected]:
@@ -277,6 +280,12 @@ def _send(tensor: Any, result: Any, ranks: list[int], me: int, group: Any, _: An
     return result
 
 
+def _swap(tensor: Any, result: Any, ranks: list[int], me: int, group: Any, _: Any) -> Any:
+    n = len(ranks)
+    Peers(ranks, me, group).swap(tensor, (me + 1) % n, result, (me - 1) % n)
+    return result
+
+
 def _one(n: int) -> int:
     return 1
 
@@ -311,6 +320,9 @@ OPERATIONS = {
         ),
         Operation("gather", _one, lambda x, _: semantics.gather(x, 0), _gather, _all),
         Operation("point-to-point", _all, lambda x, _: [None, x[0]], _send, _all),
+        Operation(
+            "send-receive", _all, lambda x, _: list(semantics.send_recv_ring(x)), _swap, _all
+        ),
     )
 }
 KERNELS = tuple(
