@@ -246,6 +246,17 @@ def test_overlap_follows_from_the_three_times(tmp_path: Path) -> None:
     assert not report(written(tmp_path, [*three[:2], unchecked])).overlaps
 
 
+def test_runs_under_the_same_conditions_are_judged_as_one(tmp_path: Path) -> None:
+    """Each case and part once, whatever run it is of."""
+    found = lines(H100, names=["all-gather"], suite="quick")
+    again = [m.model_copy(update={"run": "a2", "seconds": 3 * m.seconds}) for m in found]
+    place = written(tmp_path, [*found, header(run="a2"), *again])
+    once = report(place)
+    assert len(once.rows) == len(found)
+    assert once.environment["runs"] == ["a1", "a2"]
+    assert [row.seconds for row in once.rows] == [m.seconds for m in found]
+
+
 @pytest.mark.parametrize(
     ("both", "said"),
     [
