@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 UNIT = 64  # numbers that are repeated
 LARGEST = 4  # of the whole numbers that are sent: sums of 64 ranks are exact in bf16
 LARGE = {"cpu": 2**28, "cuda": 2**33}  # largest array of the full suite [B]
+# Of the quick suite's first group: neighbours, so that each half has a start and a rate.
+QUICK = {"cpu": (2**10, 2**14, 2**20, 2**22), "cuda": (2**10, 2**16, 2**22, 2**28)}
 HOT = 2  # what rank 0 of an uneven all-to-all gets, over what each other gets
 
 Array = NDArray[np.float64]
@@ -106,9 +108,10 @@ def _groups(setting: Setting, operation: str) -> Sequence[Group]:
 def _sizes(setting: Setting, *, first: bool) -> list[int]:
     if not setting.quick:
         return sizes(setting, 1024, LARGE[setting.device], 4)
-    # Four sizes of the first group: each half of them then has a small and a large one.
-    largest, factor = {"cpu": (4 * 2**20, 16), "cuda": (256 * 2**20, 64)}[setting.device]
-    return sizes(setting, 1024, largest, factor) if first else sizes(setting, 2**20, largest, 256)
+    quick = QUICK[setting.device]
+    if not first:
+        return sizes(setting, 2**20, quick[-1], 256)
+    return [nbytes for nbytes in quick if nbytes <= setting.memory / 6]
 
 
 def predict(case: Case, profile: Profile) -> Iterator[Expected]:
