@@ -171,9 +171,11 @@ def _fitted(
 
 def _known(line: Measured, stage: Stage, evidence: Evidence, before: Profile) -> float:
     """ln(predicted / measured) of the parts of its case that ``line`` is taken over; 0 of none."""
+    if not stage.over:
+        return 0.0
     parts = [m for m in evidence.trusted if m.case == line.case and m.part in stage.over]
     told = [seconds for part in parts if (seconds := predicted(part, before)) is not None]
-    if not stage.over or len(told) < len(stage.over):
+    if len(told) < len(stage.over):
         return 0.0
     return float(np.log(sum(told) / sum(part.seconds for part in parts)))
 
