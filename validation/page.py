@@ -66,7 +66,7 @@ def _overlaps(found: Report) -> Iterable[str]:
     for kernel in dict.fromkeys(one.kernel for one in found.overlaps):
         these = sorted((o for o in found.overlaps if o.kernel == kernel), key=lambda o: o.hidden)
         usual = float(np.median([one.hidden for one in these]))
-        said = f"{usual:.0%} of the shorter one is hidden"
+        said = f"{min(usual, 1.0):.0%} of the shorter one is hidden"
         if usual < 0:
             times = float(np.median([one.of_sum for one in these]))
             said = f"computing and talking at once takes {times:.2g} times their sum"
@@ -75,7 +75,9 @@ def _overlaps(found: Report) -> Iterable[str]:
 
 
 def _hidden(one: Overlap) -> str:
-    return f"{one.hidden:.0%}" if one.hidden >= 0 else f"{one.of_sum:.2g} times their sum"
+    if one.hidden < 0:
+        return f"{one.of_sum:.2g} times their sum"
+    return f"{min(one.hidden, 1.0):.0%}"  # noise may make both faster than the longer part
 
 
 def _untrusted(found: Report) -> list[str]:
