@@ -127,7 +127,11 @@ def _same(x: torch.Tensor, send: list[int], receive: list[int], group: object) -
 
 _all_to_all = expert_layer.all_to_all
 SABOTAGE: dict[str, tuple[object, str, object]] = {
-    "all-reduce by messages": (algorithms.ALGORITHMS, "ring", _nothing),
+    "all-reduce by messages": (
+        algorithms.ALGORITHMS,
+        "ring",
+        replace(algorithms.ALGORITHMS["ring"], run=_nothing),
+    ),
     "context parallel": (ring, "add", _mean),
     "mesh": (stage, "_scattered", _first),
     "expert parallel": (expert_layer, "all_to_all", _same),
