@@ -17,10 +17,13 @@ from hardware_profiles.schema import DTYPES, Strict, Text
 
 Share = Annotated[float, Field(gt=0, le=1.25, json_schema_extra={"unit": "1"})]
 Part = Annotated[float, Field(ge=0, le=1, json_schema_extra={"unit": "1"})]
+Contention = Annotated[float, Field(ge=0, le=4, json_schema_extra={"unit": "1"})]
 Amount = Annotated[float, Field(ge=0, le=1e6, json_schema_extra={"unit": "1"})]
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "point-to-point")
-ROOTED = ("broadcast", "reduce", "scatter", "gather")  # no step needs them: they may be left out
+# May be left out: no step needs the rooted ones, and without a measurement of its own a message
+# that meets another takes what a message alone does.
+OPTIONAL = ("broadcast", "reduce", "scatter", "gather", "send-receive")
 FABRICS = ("infiniband", "roce", "efa", "efa-v1", "slingshot", "tcpx", "tcpxo")
 
 
@@ -123,7 +126,10 @@ class IsolatedFit(Strict):
 class HabitsFit(Strict):
     """How jobs behave beyond kernels and collectives: see ``roofline.job``."""
 
-    contention: Part
+    contention: Contention = Field(
+        description="compute seconds lost per second of hidden communication; over 1 where hiding"
+        " costs more than it saves, as it may where ranks share the cores of a CPU"
+    )
     fine_overlap: Part
     experts: Annotated[float, Field(ge=1, le=4, json_schema_extra={"unit": "1"})]
     host: Latency
@@ -177,7 +183,7 @@ class StepFit(Strict):
     @field_validator("collectives")
     @classmethod
     def _has_every_collective(cls, value: dict[str, LinkFit]) -> dict[str, LinkFit]:
-        all_known("collective", value, COLLECTIVES + ROOTED)
+        all_known("collective", value, COLLECTIVES + OPTIONAL)
         if missing := [name for name in COLLECTIVES if name not in value]:
             raise ValueError(f"no numbers for {', '.join(missing)}")
         return value

@@ -95,6 +95,9 @@ ALL_TO_ALL = Collective(
     lambda r, n: r.members / n * _anywhere(r, n),
     direct=True,
 )
+# Every rank sends to the next while it receives from the one before: no more than SEND takes where
+# both directions of a link are apart, as those of NVLink and InfiniBand are.
+SWAP = Collective("send-receive", _whole, direct=True, rooted=True, busbw=np.ones_like)
 COLLECTIVES = {
     op.name: op
     for op in (
@@ -196,7 +199,7 @@ def per_byte(op: Collective, ranks: Count, reaches: Sequence[Reach]) -> Seconds:
 def _carried(op: Collective, nbytes: Bytes, reach: Reach, share: Num) -> Seconds:
     """Time of what one child's uplink carries."""
     lanes = reach.lanes(1.0 if op.rooted else None)
-    return nbytes / reach.bandwidth(to_one=op is SEND) * lanes * share
+    return nbytes / reach.bandwidth(to_one=op in (SEND, SWAP)) * lanes * share
 
 
 def find(op: Collective | str) -> Collective:
@@ -210,7 +213,7 @@ def find(op: Collective | str) -> Collective:
     if not isinstance(op, str):
         allowed = f"allowed: {', '.join(COLLECTIVES)}, or a Collective"
         raise ValueError(f"op: {op!r} is refused; {allowed}")
-    return choose("op", op, COLLECTIVES)
+    return SWAP if op == SWAP.name else choose("op", op, COLLECTIVES)
 
 
 def seconds(

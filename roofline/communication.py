@@ -25,6 +25,7 @@ from roofline.collectives import (
     ALL_TO_ALL,
     REDUCE_SCATTER,
     SEND,
+    SWAP,
     Collective,
     per_byte,
 )
@@ -64,10 +65,15 @@ class Network:
         """The group on these tiers, ready to be asked for times."""
         return Route(self, group, spans(group, self.tiers))
 
+    def link(self, op: Collective) -> Link:
+        """As measured; messages both ways as messages one way where only those were."""
+        alone = op is SWAP and op.name not in self.links
+        return self.links[SEND.name if alone else op.name]
+
     def achieved(self, op: Collective) -> tuple[Tier, ...]:
         """The tiers as ``op`` finds them."""
         outer = self.outer * (self.exchange if op is ALL_TO_ALL else 1.0)
-        inner = self.links[op.name].fraction
+        inner = self.link(op).fraction
         return tuple(
             replace(tier, bandwidth=tier.bandwidth * (inner if i == 0 else outer))
             for i, tier in enumerate(self.tiers)
@@ -116,10 +122,11 @@ class Route:
 
     def send(self, nbytes: Bytes) -> Seconds:
         """``nbytes`` to the next rank, on the slowest hop. [s]"""
-        outside = np.greater(self.units, 1)
-        start = self.network.links[SEND.name].start
-        latency = np.where(outside, start + self.network.hop, start)
-        return self._alive(self._transfer(SEND, nbytes) + latency)
+        return self._message(SEND, nbytes)
+
+    def swap(self, nbytes: Bytes) -> Seconds:
+        """``nbytes`` to the next rank, while as many come from the one before. [s]"""
+        return self._message(SWAP, nbytes)
 
     def relay(self, nbytes: Bytes, messages: Count) -> Seconds:
         """``nbytes`` in all, as ``messages`` broadcasts one after the other. [s]
@@ -136,6 +143,12 @@ class Route:
         start = self.network.links[ALL_GATHER.name].start
         filling = messages * (start + IN_FLIGHT * hops)
         return self._alive(self._transfer(ALL_GATHER, nbytes) + filling)
+
+    def _message(self, op: Collective, nbytes: Bytes) -> Seconds:
+        outside = np.greater(self.units, 1)
+        start = self.network.link(op).start
+        latency = np.where(outside, start + self.network.hop, start)
+        return self._alive(self._transfer(op, nbytes) + latency)
 
     def _transfer(self, op: Collective, nbytes: Bytes) -> Seconds:
         tiers = self.network.achieved(op)

@@ -278,7 +278,7 @@ def context_parallel(job: Job, core: Work) -> Passes:
         return NOTHING
     route = job.network.route(layout.cp_group)
     kv = layout.tokens * 4.0 * np.maximum(model.kv_heads / layout.tp, 1.0) * model.head_dim
-    hop, block = route.send(kv), core.attention / cp
+    hop, block = route.swap(kv), core.attention / cp
     ring = hop + np.maximum(0.0, (cp - 1) * (hop - block)) / 2
     back = hop + np.maximum(0.0, (cp - 1) * (2 * hop - 2.5 * block)) / 2
     gather, scatter = route.gather(kv * cp), route.scatter(kv * cp)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from roofline.collectives import ALL_GATHER, ALL_TO_ALL, SEND, Collective, collective
+from roofline.collectives import ALL_GATHER, ALL_TO_ALL, SEND, SWAP, Collective, collective
 from roofline.communication import Network, Route
 from roofline.groups import Group, spans
 from roofline.job import Job
@@ -54,6 +54,10 @@ class _Heard(Route):
     def send(self, nbytes: Bytes) -> Seconds:
         """``nbytes`` to the next rank, on the slowest hop. [s]"""
         return self._kept(SEND, nbytes, Route.send(self, nbytes), nbytes)
+
+    def swap(self, nbytes: Bytes) -> Seconds:
+        """The same while as much comes from the rank before. [s]"""
+        return self._kept(SWAP, nbytes, Route.swap(self, nbytes), nbytes, SEND.name)
 
     def relay(self, nbytes: Bytes, messages: Count) -> Seconds:
         """``nbytes`` in all, in broadcasts one after the other; on the wire as an all-gather. [s]"""

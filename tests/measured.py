@@ -7,6 +7,7 @@ import numpy as np
 
 import hardware_profiles as hp
 from hardware_profiles.calibration import Calibration
+from hardware_profiles.schema import Cluster
 from roofline.groups import Group
 from validation import results
 from validation.case import Case, Setting
@@ -29,15 +30,22 @@ def truth(**step: dict[str, float]) -> Calibration:
     for section, changed in step.items():
         place = data["step"]
         for name in section.split("__"):
-            place = place[name.replace("_", "-") if name not in place else name]
+            place = place.setdefault(name if name in place else name.replace("_", "-"), {})
         place.update(changed)
     return Calibration.model_validate(data)
 
 
-def setting(suite: str = "full", world: int = 16, groups: Sequence[Group] = ()) -> Setting:
-    """GPUs with room for every size."""
-    found = tuple(groups) or subgroups(world, NODES.unit_sizes)
-    return Setting(suite, world, "cuda", 60e9, found, ("bf16",))  # type: ignore[arg-type]
+def setting(
+    suite: str = "full",
+    world: int = 16,
+    groups: Sequence[Group] = (),
+    cluster: Cluster = NODES,
+) -> Setting:
+    """GPUs, or the cores of a profile without any, with room for every size."""
+    found = tuple(groups) or subgroups(world, cluster.unit_sizes)
+    gpu = cluster.accelerator.sms is not None
+    on, dtypes = ("cuda", ("bf16",)) if gpu else ("cpu", ("fp32",))
+    return Setting(suite, world, on, 60e9, found, dtypes)  # type: ignore[arg-type]
 
 
 def header(**changed: object) -> Header:
@@ -69,20 +77,23 @@ def lines(
     suite: str = "full",
     outliers: float = 0.0,
     world: int = 16,
+    cluster: Cluster = NODES,
 ) -> list[Measured]:
     """Every case of the suite as ``machine`` takes it; predictions are those of the peaks.
 
     Args:
         noise: standard deviation of each time, as a fraction.
         change: what it does to the seconds of each rank.
+        cluster: whose ranks they are.
         outliers: share of the cases that take three times as long.
     """
     rng = np.random.default_rng(seed)
-    real, stated = Profile(NODES, machine), Profile(NODES)
+    real, stated = Profile(cluster, machine), Profile(cluster)
+    asked = setting(suite, cluster.gpus, cluster=cluster)
     found = []
     for name in names:
         kernel = kernels()[name]
-        for case in kernel.cases(setting(suite)):
+        for case in kernel.cases(asked):
             told = {e.part: e for e in kernel.predict(case, stated)}
             for expected in kernel.predict(case, real):
                 factor = np.exp(noise * rng.standard_normal()) * (

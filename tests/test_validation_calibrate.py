@@ -16,9 +16,11 @@ from validation.calibrate import Calibrated, calibrate, write
 from validation.case import Case
 from validation.context import Options
 from validation.evidence import gather, predicted
-from validation.profile import Profile
+from validation.heldout import half_of
+from validation.profile import Profile, on_cpu
 from validation.report import report
 from validation.results import FILE
+from validation.stages import ideal, placed, stages
 
 RINGS = ("all-gather", "reduce-scatter", "all-reduce")
 
@@ -251,6 +253,73 @@ def test_the_command_line_refuses_and_writes(tmp_path: Path) -> None:
     empty = CliRunner().invoke(app, ["calibrate", str(tmp_path / "none"), "--out", str(out)])
     assert empty.exit_code == 2
     assert "no results there" in empty.output
+
+
+STRATEGIES = ("data parallel", "tensor parallel", "pipeline parallel", "context parallel")
+
+
+@pytest.mark.parametrize("real", [0.2, 1.0, 1.8])
+def test_what_hiding_costs_is_recovered(real: float, tmp_path: Path) -> None:
+    """From both at once over the parts alone: a machine that is slower all over is not contended."""
+    machine = truth(habits={"contention": real})
+
+    def slower(case: Case, seconds: np.ndarray) -> np.ndarray:
+        return seconds * 1.5
+
+    found = lines(machine, names=STRATEGIES, noise=0.02, change=slower, suite="quick")
+    result = calibrate(gather(written(tmp_path, found)), "x")
+    step = result.overlay.step
+    assert step is not None
+    assert result.fitted == ("contention",)
+    assert step.habits.contention == pytest.approx(real, rel=0.1, abs=0.1)
+    rows = {row.kernel: row for row in result.rows}
+    for kernel in STRATEGIES:  # every one has cases that nothing was fitted to
+        assert rows[kernel].fitted > 0
+        assert rows[kernel].held_out > 0
+
+
+def test_parts_of_a_case_are_not_held_out_when_the_whole_is_fitted(tmp_path: Path) -> None:
+    """The contention is fitted to both at once over math and comms: all three have been seen."""
+    evidence = gather(written(tmp_path, lines(MACHINE, names=STRATEGIES, suite="quick")))
+    half = half_of(evidence, stages(evidence), 0)
+    seen = {case for case, part in half if part == "both"}
+    assert seen
+    assert half == {(case, part) for case in seen for part in ("math", "comms", "both")}
+
+
+def test_messages_both_ways_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    """Twice as slow as one way: found, and only where it was measured."""
+    both = {"start": 3e-5, "per_rank": 0.0, "fraction": 0.3, "root": 0.0}
+    one = {"start": 1e-5, "fraction": 0.6}
+    machine = truth(collectives__send_receive=both, collectives__point_to_point=one)
+    names = ["point-to-point", "send-receive"]
+    found = calibrate(gather(written(tmp_path, lines(machine, names=names, noise=0.02))), "x")
+    step = found.overlay.step
+    assert step is not None
+    assert step.collectives["send-receive"].fraction == pytest.approx(0.3, rel=0.05)
+    assert step.collectives["send-receive"].start == pytest.approx(3e-5, rel=0.1)
+    assert step.collectives["point-to-point"].fraction == pytest.approx(0.6, rel=0.05)
+    alone = lines(machine, names=["point-to-point"], noise=0.02)
+    without = calibrate(gather(written(tmp_path / "alone", alone)), "x").overlay.step
+    assert without is not None
+    assert "send-receive" not in without.collectives
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_short_attention_on_a_cpu_is_well_posed(seed: int, tmp_path: Path) -> None:
+    """Whichever half of the quick suite's shapes is drawn: the others within twice the noise."""
+    cluster = on_cpu(2)
+    step = placed(
+        ideal(cluster.accelerator),
+        ("attention",),
+        {"flash_2": 0.55, "half": 12.0, "backward": 0.9, "narrow": 0.82, "start": 8e-6},
+    )
+    machine = truth().model_copy(update={"step": step})
+    found = lines(machine, names=["attention"], noise=0.05, suite="quick", cluster=cluster)
+    about = header(cluster=cluster.model_dump(mode="json"), device="cpu", backend="gloo", world=2)
+    result = calibrate(gather(written(tmp_path, found, about)), "x", seed)
+    assert result.whole.after is not None
+    assert result.whole.after < 0.1
 
 
 @pytest.mark.distributed

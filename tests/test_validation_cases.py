@@ -10,6 +10,7 @@ import hardware_profiles as hp
 from hardware_profiles.calibration import for_accelerator
 from roofline import collectives, semantics
 from roofline.groups import Group
+from tests.measured import truth
 from validation.case import Case, Setting
 from validation.groups import members, subgroups
 from validation.kernels import chosen, kernels
@@ -91,6 +92,30 @@ def test_an_overlay_slows_down() -> None:
             assert slow > peak.collective(op, nbytes, Group(size))
     shape = (4096, 4096, 4096)
     assert THERE.matmuls("bf16").seconds(*shape) > peak.matmuls("bf16").seconds(*shape)
+
+
+def test_a_message_that_meets_another_is_as_fast_unless_measured() -> None:
+    """Links are full duplex on paper; a calibration may have what both directions take at once."""
+    for profile in (Profile(THERE.cluster), THERE):
+        for group in (Group(2), Group(2, 8)):
+            one = profile.collective("point-to-point", 1e6, group)
+            assert profile.collective("send-receive", 1e6, group) == one
+    slow = {"start": 1e-4, "per_rank": 0.0, "fraction": 0.25, "root": 0.0}
+    measured_so = Profile(THERE.cluster, truth(collectives__send_receive=slow))
+    both = measured_so.collective("send-receive", 1e9, Group(2))
+    assert both == pytest.approx(1e-4 + 1e9 / (0.25 * 450e9))
+    assert measured_so.collective("point-to-point", 1e9, Group(2)) == THERE.collective(
+        "point-to-point", 1e9, Group(2)
+    )
+
+
+@pytest.mark.parametrize("keys", [64, 512, 1024, 2048, 5120])
+def test_scores_that_a_causal_kernel_computes(keys: int) -> None:
+    """Counted: rows of 64 queries go through blocks of 512 keys up to the diagonal's on a CPU."""
+    rows = range(64, keys + 1, 64)
+    seen = sum(64 * min(keys, -(-last // 512) * 512) for last in rows)
+    assert HERE.causal(keys) == pytest.approx(seen / keys**2)
+    assert THERE.causal(keys) == 0.5
 
 
 def test_an_all_to_all_is_told_in_whole_arrays() -> None:

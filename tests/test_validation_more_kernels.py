@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from roofline.machine import Tier
+from tests.measured import truth
 from validation import launch
 from validation.case import Case, Expected, Setting, Work
 from validation.context import Context, Options, subgroups
@@ -24,6 +25,7 @@ from validation.kernels import (
 )
 from validation.profile import LOOPBACK, Profile, on_cpu
 from validation.results import Value, read
+from validation.stages import ideal, placed
 
 OPTIONS = Options(device="cpu", timeout=20, budget=0.2, memory=1e8)
 Row = tuple[str, dict[str, Value], int, int]
@@ -125,7 +127,11 @@ def _same(x: torch.Tensor, send: list[int], receive: list[int], group: object) -
 
 _all_to_all = expert_layer.all_to_all
 SABOTAGE: dict[str, tuple[object, str, object]] = {
-    "all-reduce by messages": (algorithms.ALGORITHMS, "ring", _nothing),
+    "all-reduce by messages": (
+        algorithms.ALGORITHMS,
+        "ring",
+        replace(algorithms.ALGORITHMS["ring"], run=_nothing),
+    ),
     "context parallel": (ring, "add", _mean),
     "mesh": (stage, "_scattered", _first),
     "expert parallel": (expert_layer, "all_to_all", _same),
@@ -169,20 +175,51 @@ def _expected(row: Row) -> dict[str, Expected]:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "share"),
+    ("name", "steps", "share", "added"),
     [
-        ("central rank", 2, 6),
-        ("chain", 6, 6),
-        ("butterfly", 2, 2),
-        ("halving-doubling", 4, 1.5),
-        ("ring", 6, 1.5),
+        ("central rank", 2, 6, 3),
+        ("chain", 6, 6, 3),
+        ("butterfly", 2, 2, 2),
+        ("halving-doubling", 4, 1.5, 0.75),
+        ("ring", 6, 1.5, 0.75),
     ],
 )
-def test_messages_of_four_ranks(name: str, steps: int, share: float) -> None:
-    """Counted by hand: messages that wait for one another, and arrays that they carry."""
+def test_messages_of_four_ranks(name: str, steps: int, share: float, added: float) -> None:
+    """Counted by hand: messages that wait for one another, arrays that they carry and that are added.
+
+    A sum reads two arrays and writes one.
+    """
     told: dict[str, Value] = {"algorithm": name, "bytes": 10**8, "dtype": "fp32"}
     got = _expected(("all-reduce by messages", told, 4, 1))["comms"]
-    assert got.seconds == pytest.approx(steps * 50e-6 + share * 1e8 / LOOPBACK, rel=1e-6)
+    adding = 3 * added * 1e8 / HERE.chip.hbm_bandwidth
+    assert got.seconds == pytest.approx(steps * 50e-6 + share * 1e8 / LOOPBACK + adding, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "slower"),
+    [
+        (("all-reduce by messages", {"algorithm": "chain"}, 4, 1), False),
+        (("all-reduce by messages", {"algorithm": "central rank"}, 4, 1), False),
+        (("all-reduce by messages", {"algorithm": "butterfly"}, 4, 1), True),
+        (("all-reduce by messages", {"algorithm": "halving-doubling"}, 4, 1), True),
+        (("all-reduce by messages", {"algorithm": "ring"}, 4, 1), True),
+        (_ring(4, tokens=4000), True),
+    ],
+)
+def test_who_sends_and_receives_at_once(row: Row, slower: bool) -> None:
+    """A host whose links carry one direction at a time slows down those alone that use both."""
+    name, told, size, stride = row
+    told = {"bytes": 2**20, "dtype": "fp32"} | told
+    step = ideal(HERE.chip)
+    half = placed(step, ("collectives", "send-receive"), {"fraction": 0.5, "start": 0.0})
+    found = []
+    for fit in (step, half):
+        overlay = truth().model_copy(update={"step": fit})
+        case = Case(name, told, size, stride)
+        parts = kernels()[name].predict(case, Profile(HERE.cluster, overlay))
+        found.append(next(e.seconds for e in parts if e.part == "comms"))
+    whole, halved = found
+    assert (halved > 1.3 * whole) if slower else (halved == whole)
 
 
 def test_a_token_goes_once_to_each_gpu_that_needs_it() -> None:

@@ -20,6 +20,7 @@ from validation import page
 from validation.__main__ import app
 from validation.case import Case
 from validation.causes import RULES
+from validation.page import sections
 from validation.report import Report, report
 from validation.results import FILE, End, Failed, read
 from validation.stragglers import groups
@@ -240,8 +241,47 @@ def test_overlap_follows_from_the_three_times(tmp_path: Path) -> None:
     three = [line.model_copy(update={"part": p, "seconds": s}) for p, s in parts.items()]
     (one,) = report(written(tmp_path, three)).overlaps
     assert one.hidden == pytest.approx(0.5)
+    assert one.of_sum == pytest.approx(0.8)
     unchecked = three[2].model_copy(update={"correct": "unchecked"})
     assert not report(written(tmp_path, [*three[:2], unchecked])).overlaps
+
+
+def test_runs_under_the_same_conditions_are_judged_as_one(tmp_path: Path) -> None:
+    """Each case and part once, whatever run it is of."""
+    found = lines(H100, names=["all-gather"], suite="quick")
+    again = [m.model_copy(update={"run": "a2", "seconds": 3 * m.seconds}) for m in found]
+    place = written(tmp_path, [*found, header(run="a2"), *again])
+    once = report(place)
+    assert len(once.rows) == len(found)
+    assert once.environment["runs"] == ["a1", "a2"]
+    assert [row.seconds for row in once.rows] == [m.seconds for m in found]
+
+
+@pytest.mark.parametrize(
+    ("both", "said"),
+    [
+        ((4, 3), "75% of the shorter one is hidden (median of 2 cases, 50% to 100%)"),
+        (
+            (3, 6),
+            "25% of the shorter one is hidden (median of 2 cases, 1.2 times their sum to 100%)",
+        ),
+        (
+            (7, 10),
+            "computing and talking at once takes 1.7 times their sum "
+            "(median of 2 cases, 2 times their sum to 1.4 times their sum)",
+        ),
+    ],
+)
+def test_overlaps_in_words(both: tuple[float, ...], said: str, tmp_path: Path) -> None:
+    """Of 3 s and 2 s: what is hidden, or how much longer both take than one after the other."""
+    (line, *_) = lines(H100, names=["all-gather"], suite="quick")
+    three = [
+        line.model_copy(update={"case": f"case {i}", "part": part, "seconds": seconds})
+        for i, whole in enumerate(both)
+        for part, seconds in (("math", 3.0), ("comms", 2.0), ("both", whole))
+    ]
+    (told,) = dict(sections(report(written(tmp_path, three))))["Overlap of math and comms"]
+    assert told == f"all-gather: {said}"
 
 
 def test_what_was_not_checked_is_marked_and_counts_for_nothing(tmp_path: Path) -> None:

@@ -146,6 +146,21 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert writer.path.read_bytes() == before
 
 
+def test_of_several_runs_the_fastest_counts(tmp_path: Path) -> None:
+    """Of those found right; a last run that is wrong stands for itself."""
+    runs = [HEADER.model_copy(update={"run": run}) for run in "abc"]
+    times = {"a": 5.0, "b": 2.0, "c": 3.0}
+    lines = [LINE.model_copy(update={"run": run, "seconds": s}) for run, s in times.items()]
+    results.write(tmp_path / FILE, [*runs, *lines])
+    found = read(tmp_path)
+    assert found.best() == [lines[1]]
+    assert found.latest() == [lines[2]]
+    found.measured.insert(0, LINE.model_copy(update={"seconds": 1.0, "correct": "no"}))
+    assert found.best() == [lines[1]]
+    found.measured.append(lines[1].model_copy(update={"correct": "no"}))
+    assert found.best() == [found.measured[-1]]
+
+
 def test_the_latest_of_each_case_counts(tmp_path: Path) -> None:
     """Under the same conditions: four ranks share the CPU, and are slower than two."""
     again = LINE.model_copy(update={"seconds": 4.0})

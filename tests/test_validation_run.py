@@ -115,11 +115,12 @@ def test_four_ranks_in_two_nodes(tmp_path: Path) -> None:
     """Groups inside a node and across, from the profile; uneven splits too."""
     profile = tmp_path / "two.yaml"
     profile.write_text(TWO_NODES)
-    options = replace(OPTIONS, cluster=str(profile), kernels=("all-to-all", "point-to-point"))
+    options = replace(OPTIONS, cluster=str(profile), kernels=("all-to-all", "send-receive"))
     assert launch.local(options, tmp_path, 4).passed
     found = read(tmp_path)
-    groups = {(m.size, m.stride) for m in found.measured if m.kernel == "all-to-all"}
-    assert groups == {(4, 1), (2, 1), (2, 2)}
+    for kernel in ("all-to-all", "send-receive"):
+        groups = {(m.size, m.stride) for m in found.measured if m.kernel == kernel}
+        assert groups == {(4, 1), (2, 1), (2, 2)}
     assert any(m.parameters.get("uneven") for m in found.measured)
     (header,) = found.headers.values()
     assert (header.profile, header.world, header.backend) == ("two", 4, "gloo")
@@ -220,6 +221,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         (["run", "--suite", "quik"], ["'--suite'", "the nearest is quick"]),
         (["run", "--device", "gpu"], ["'--device'", "allowed: auto, cpu, cuda"]),
         (["run", "--kernels", "mat-mul"], ["'--kernels'", "the nearest is matmul"]),
+        (["run", "--kernels", "matmul, pipeline paralel"], ["the nearest is pipeline parallel"]),
         (["run", "--kernel", "matmul"], ["--kernel", "--kernels"]),
         (["run", "--timeout", "0"], ["'--timeout'", "greater than or equal to 1"]),
         (["run", "--ranks", "99"], ["'--ranks'", "less than or equal to 64"]),

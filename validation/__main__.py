@@ -66,10 +66,15 @@ def _allowed(what: str, rows: Mapping[str, str]) -> Callable[[str], str]:
     return refuse
 
 
+def _split(names: str) -> tuple[str, ...]:
+    """Names between commas; some have spaces in them."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
 def _known(names: str) -> str:
     """A callback that refuses kernels that there are not."""
     try:
-        chosen(names.replace(",", " ").split())
+        chosen(_split(names))
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong).partition(": ")[2]) from None
     return names
@@ -170,7 +175,7 @@ def _options(
     kernels: str,
     resume: bool,
 ) -> Options:
-    names = tuple(kernels.replace(",", " ").split())
+    names = _split(kernels)
     return Options(
         suite=cast(Suite, suite),
         cluster=cluster,

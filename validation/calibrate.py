@@ -70,7 +70,8 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
     base = _base(evidence)
     step, limits = base.step, []
     assert step is not None
-    for stage in (*enough, *_again(enough)):
+    parts, wholes = ([s for s in enough if bool(s.over) is whole] for whole in (False, True))
+    for stage in (*parts, *_again(parts), *wholes):
         lines = [line for line in cases(stage, evidence) if key(line) in half]
         found = _fitted(stage, lines, step, base, evidence)
         limits += _limits(stage, found)
@@ -152,18 +153,31 @@ def _fitted(
     names = [number.name for number in stage.numbers]
     taken = np.log([line.seconds for line in lines])
     noise = np.array([_noise(line) for line in lines])
+    before = Profile(evidence.profile.cluster, base.model_copy(update={"step": step}))
+    known = np.array([_known(line, stage, evidence, before) for line in lines])
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
         trial = placed(step, stage.section, dict(zip(names, np.exp(x).tolist(), strict=True)))
         on = Profile(evidence.profile.cluster, base.model_copy(update={"step": trial}))
         told = [predicted(line, on) for line in lines]
         off = np.log([np.nan if seconds is None else seconds for seconds in told]) - taken
-        return np.asarray(off / noise)
+        return np.asarray((off - known) / noise)
 
     prior = _prior(stage, base.step)
     tenth = [0.1 if n.high == MOST else 100.0 if n.high < 1 else 1.0 for n in stage.numbers]
     found = np.exp(fit(residuals, prior, prior.usual + np.log(tenth)))
     return {name: float(f"{value:.4g}") for name, value in zip(names, found, strict=True)}
+
+
+def _known(line: Measured, stage: Stage, evidence: Evidence, before: Profile) -> float:
+    """ln(predicted / measured) of the parts of its case that ``line`` is taken over; 0 of none."""
+    if not stage.over:
+        return 0.0
+    parts = [m for m in evidence.trusted if m.case == line.case and m.part in stage.over]
+    told = [seconds for part in parts if (seconds := predicted(part, before)) is not None]
+    if len(told) < len(stage.over):
+        return 0.0
+    return float(np.log(sum(told) / sum(part.seconds for part in parts)))
 
 
 def _noise(line: Measured) -> float:

@@ -24,7 +24,7 @@ class Evidence:
     """Runs of one machine under equal conditions, and the machine as its profile states it."""
 
     headers: tuple[Header, ...]  # in the order of the file
-    measured: tuple[Measured, ...]  # the last of each case and part
+    measured: tuple[Measured, ...]  # of each case and part, the fastest run
     failed: tuple[Failed, ...]  # that no later run measured
     ends: tuple[End, ...]
     problems: tuple[str, ...]  # lines that could not be used
@@ -68,9 +68,9 @@ def gather(*places: Path, run: str = "") -> Evidence:
     """
     results = _read(places)
     headers = _alike(results, run, " ".join(map(str, places)))
-    runs = {header.run for header in headers}
-    chosen = Results(measured=[line for line in results.measured if line.run in runs])
-    measured = tuple(chosen.latest())
+    runs = {header.run: header for header in headers}
+    chosen = Results(runs, [line for line in results.measured if line.run in runs])
+    measured = tuple(chosen.best())
     done = {line.case for line in measured}
     failed = {line.case: line for line in results.failed if line.run in runs}
     return Evidence(

@@ -46,12 +46,30 @@ def half_of(evidence: Evidence, every: Sequence[Stage], seed: int) -> set[Key]:
     for stage in every:
         there = [line for line in cases(stage, evidence) if key(line) not in seen]
         seen |= {key(line) for line in there}
-        twins = _twins(there)
-        for i in range(0, len(twins) - len(twins) % 2, 2):
-            chosen |= twins[i + int(rng.integers(2))]
-        if len(twins) % 2 and rng.integers(2):
-            chosen |= twins[-1]
+        for some in _apart(there, stage):
+            twins = _twins(some) if not stage.over else _cases(some, stage)
+            for i in range(0, len(twins) - len(twins) % 2, 2):
+                chosen |= twins[i + int(rng.integers(2))]
+            if len(twins) % 2 and rng.integers(2):
+                chosen |= twins[-1]
     return chosen
+
+
+def _apart(lines: list[Measured], stage: Stage) -> list[list[Measured]]:
+    """What is drawn from by itself: where a stage sees whole cases, each kernel keeps some."""
+    if not stage.over:
+        return [lines]
+    names = dict.fromkeys(line.kernel for line in lines)
+    return [[line for line in lines if line.kernel == name] for name in names]
+
+
+def _cases(lines: Sequence[Measured], stage: Stage) -> list[set[Key]]:
+    """Cases by size, each with the parts that it is taken over: what was seen is not held out.
+
+    Those of one size are other programs here: schedules, stages of ZeRO.
+    """
+    ordered = sorted(lines, key=lambda line: (line.nbytes + line.flops, line.case))
+    return [{key(m), *((m.case, part) for part in stage.over)} for m in ordered]
 
 
 def _twins(lines: Sequence[Measured]) -> list[set[Key]]:

@@ -18,7 +18,7 @@ from hardware_profiles.calibration import Calibration, calibrate, calibration, f
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.schema import Accelerator, Cluster, NetworkTier
 from roofline import calibrated, collectives
-from roofline.collectives import ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, SEND, Collective
+from roofline.collectives import ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, SEND, SWAP, Collective
 from roofline.communication import Network
 from roofline.groups import Group
 from roofline.kernels import Attention, Matmuls, Streams
@@ -27,6 +27,8 @@ from roofline.machine import Tier, TierLike
 # Between ranks on one CPU, that talk by the loopback device.
 LOOPBACK = 4e9  # [B/s]
 LOOPBACK_LATENCY = 50e-6  # [s]
+
+CPU_KEYS = 512  # in a block of attention on a CPU, as torch's flash_attention for it splits them
 
 # Whose measured link an operation takes where a calibration has none for it.
 STANDS_FOR = {
@@ -64,6 +66,11 @@ class Profile:
         """What ``roofline.strategies`` take: every rate scaled to what is achieved."""
         return self._scaled
 
+    @property
+    def contention(self) -> float:
+        """Seconds that a second of hidden communication costs; 0 where nobody has measured it."""
+        return 0.0 if self._fit is None else self._fit.habits.contention
+
     def dtypes(self) -> tuple[str, ...]:
         """Data types with a rate."""
         return tuple(self.chip.peak_flops)
@@ -75,6 +82,14 @@ class Profile:
     def attention(self) -> Attention:
         """``roofline.kernels.Attention`` of one rank, in bf16."""
         return calibrated.kernels(self.chip, self._fit, "bf16").attention
+
+    def causal(self, keys: float) -> float:
+        """Share of the scores of ``keys`` queries and keys that a causal kernel computes.
+
+        On a GPU what the diagonal's tiles waste is in the efficiency. PyTorch's CPU kernel leaves
+        out whole blocks of keys alone: up to 512 keys it computes all of them.
+        """
+        return 0.5 if self.chip.sms else min(1.0, 0.5 + CPU_KEYS / (2 * keys))
 
     def streams(self) -> Streams:
         """``roofline.kernels.Streams`` of one rank."""
@@ -96,7 +111,7 @@ class Profile:
             return _alone(found, nbytes, group, _as(network, measured))
         route = network.route(group)
         calls = {ALL_REDUCE: route.reduce, SEND: route.send, ALL_TO_ALL: route.exchange}
-        calls |= {COLLECTIVES["all-gather"]: route.gather}
+        calls |= {SWAP: route.swap, COLLECTIVES["all-gather"]: route.gather}
         calls |= {COLLECTIVES["reduce-scatter"]: route.scatter}
         size = nbytes / group.size if found is ALL_TO_ALL else nbytes
         return float(calls[found](size))

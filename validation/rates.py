@@ -26,6 +26,7 @@ FLAT = 0.9  # of the largest cases' fraction: the plateau
 USUAL = 0.7  # of a datasheet's rate: less is slow where no calibration says what is usual
 SLOW = 0.8  # of what a calibration expects: less is slow
 LATE = 2.0  # times what is predicted for a small message: a slow start
+TALKING = (*collectives.COLLECTIVES, collectives.SWAP.name)  # kernels over a group's tiers
 SMALL = 64 * 2**10  # message in which starting is nearly all [B]
 
 
@@ -139,7 +140,7 @@ def _curves(points: Iterable[Point | None], *, calibrated: bool) -> list[Rate]:
 
 def _crosses(line: Measured, cluster: Cluster) -> int:
     """Tiers that a group's traffic crosses; 0 of what does not talk."""
-    if line.kernel not in collectives.COLLECTIVES or not _fits(line, cluster):
+    if line.kernel not in TALKING or not _fits(line, cluster):
         return 0
     return len(crossed(Group(line.size, line.stride), cluster.tiers))
 
@@ -151,7 +152,7 @@ def starts(evidence: Evidence) -> list[Start]:
     late = [
         Start(line.kernel, line.size, line.stride, line.nbytes, line.seconds, line.predicted)
         for line in evidence.trusted
-        if line.kernel in collectives.COLLECTIVES
+        if line.kernel in TALKING
         and line.nbytes <= SMALL
         and line.predicted
         and line.seconds > LATE * line.predicted
@@ -160,7 +161,7 @@ def starts(evidence: Evidence) -> list[Start]:
 
 
 def _variant(line: Measured) -> str:
-    if line.kernel in collectives.COLLECTIVES:
+    if line.kernel in TALKING:
         return ""
     told_of = ("op", "form") if line.kernel == "memory" else ("dtype",)
     return " ".join(str(line.parameters[n]) for n in told_of if n in line.parameters)
@@ -169,7 +170,7 @@ def _variant(line: Measured) -> str:
 def _point(
     line: Measured, cluster: Cluster, known: Mapping[tuple[str, str], float]
 ) -> Point | None:
-    if line.kernel in collectives.COLLECTIVES:
+    if line.kernel in TALKING:
         return _over_tiers(line, cluster, known)
     ours = line.kernel in ("matmul", "memory", "attention")
     if not ours or line.parameters.get("where") == "cache":

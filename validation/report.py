@@ -80,6 +80,11 @@ class Overlap:
         """1: all that can be; 0: one after the other; below: they are in each other's way."""
         return (self.math + self.comms - self.both) / min(self.math, self.comms)
 
+    @property
+    def of_sum(self) -> float:
+        """Both at once, over one after the other: above 1 where they are in each other's way."""
+        return self.both / (self.math + self.comms)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -126,7 +131,9 @@ class Report:
         """Plain lists and numbers, with every sentence."""
         data = asdict(self) | {"summary": self.summary}
         data["rates"] = [asdict(r) | {"slow": r.slow, "sentence": r.sentence} for r in self.rates]
-        data["overlaps"] = [asdict(one) | {"hidden": one.hidden} for one in self.overlaps]
+        data["overlaps"] = [
+            asdict(one) | {"hidden": one.hidden, "of_sum": one.of_sum} for one in self.overlaps
+        ]
         for name in ("starts", "stragglers"):
             data[name] = [asdict(one) | {"sentence": one.sentence} for one in getattr(self, name)]
         return data

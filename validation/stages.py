@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_profiles.behaviour import COLLECTIVES, StepFit
+from hardware_profiles.behaviour import COLLECTIVES, OPTIONAL, StepFit
 from hardware_profiles.schema import Accelerator
 from validation.evidence import Evidence, is_kernel, predicted
-from validation.profile import STANDS_FOR
-from validation.results import Measured
+from validation.results import Measured, Part
 
 Section = tuple[str, ...]
 Belongs = Callable[[Measured], bool]
@@ -41,8 +40,12 @@ class Stage:
     numbers: tuple[Number, ...]
     uses: Belongs
     fewest: int = 4  # trusted cases without which it is left alone: two to fit, two to judge by
+    over: tuple[Part, ...] = ()  # parts of the same case whose errors are not this stage's
 
 
+PLAIN = ("point-to-point", *OPTIONAL)  # a start and a rate is all that their formula has
+# Kernels that hide collectives behind passes of their own; FSDP2's parts alone are not its own.
+HIDING = ("data parallel", "tensor parallel", "pipeline parallel", "context parallel")
 BEYOND = " beyond it"  # of stages that share results with the network's
 MOST = 1.25  # of a rate over the profile's, as a calibration allows
 
@@ -68,6 +71,8 @@ ATTENTION = (
     Number("narrow", 0.2, MOST, 0.8, 0.2),
     Number("start", 1e-8, 0.5, 6e-6, 2.5),
 )
+# There the mask saves whole blocks alone, which ``Profile.causal`` knows: short keys lose little.
+CORE_ATTENTION = (ATTENTION[0], Number("half", 0.1, 1e3, 8.0, 1.0), *ATTENTION[2:])
 LINK = (
     Number("start", 1e-7, 0.9, 5e-6, 2.5),
     Number("per_rank", 1e-9, 0.9, 1e-6, 2.5),
@@ -81,6 +86,7 @@ LOOPBACK = (
     Number("fraction", 1e-4, MOST, 0.3, 1.0),
     Number("root", 1e-12, 1e-3, 3e-8, 2.0),
 )
+CONTENTION = (Number("contention", 0.02, 4.0, 0.5, 1.0),)
 NETWORK = (
     Number("outer", 1e-4, MOST, 0.75, 1.0),
     Number("hop", 1e-8, 0.5, 8e-6, 2.5),
@@ -91,13 +97,14 @@ NETWORK = (
 def stages(evidence: Evidence) -> list[Stage]:
     """Every stage that these results have a case for, in order."""
     there = _dtypes(evidence)
-    numbers = MATMUL if evidence.profile.chip.sms else CORE
+    on_gpu = bool(evidence.profile.chip.sms)
+    numbers, attention = (MATMUL, ATTENTION) if on_gpu else (CORE, CORE_ATTENTION)
     found = [Stage("memory", ("streams",), STREAMS, _in_memory)]
     found += [Stage(f"matmul {d}", ("matmuls", d), numbers, _matmul(d)) for d in there]
-    found += [Stage("attention", ("attention",), ATTENTION, is_kernel("attention"))]
+    found += [Stage("attention", ("attention",), attention, is_kernel("attention"))]
     link = LOOPBACK if evidence.header.backend == "gloo" else LINK
-    for name in (*COLLECTIVES, *STANDS_FOR):
-        row = (link[0], link[2]) if name in STANDS_FOR else link  # rooted: a start and a rate
+    for name in (*COLLECTIVES, *OPTIONAL):
+        row = (link[0], link[2]) if name in PLAIN else link
         found.append(Stage(name, ("collectives", name), row, _inside(name, evidence.unit), 2))
     outside = _beyond(evidence.unit)
     found.append(Stage("network beyond the innermost tier", ("network",), NETWORK, outside))
@@ -108,6 +115,8 @@ def stages(evidence: Evidence) -> list[Stage]:
         if ("collectives", name) not in inside and any(map(only, evidence.measured)):
             few = (link[0], link[1], link[3])  # the rate inside does not show
             found.append(Stage(f"{name}{BEYOND}", ("collectives", name), few, only))
+    if any(map(_hiding, evidence.measured)):
+        found.append(Stage("contention", ("habits",), CONTENTION, _hiding, over=("math", "comms")))
     return found
 
 
@@ -135,8 +144,14 @@ def _inside(name: str, unit: int) -> Belongs:
 
 
 def _beyond(unit: int) -> Belongs:
-    collective = is_kernel(*COLLECTIVES, *STANDS_FOR)
+    collective = is_kernel(*COLLECTIVES, *OPTIONAL)
     return lambda line: collective(line) and line.size * line.stride > unit
+
+
+def _hiding(line: Measured) -> bool:
+    hides = line.kernel in HIDING and line.part == "both"
+    told = line.parameters
+    return hides and bool(told.get("overlap", True)) and told.get("by", "hand") == "hand"
 
 
 def _only(name: str, belongs: Belongs) -> Belongs:

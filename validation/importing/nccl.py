@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from roofline import nccl_log
-from roofline.collectives import array_bytes
+from roofline.collectives import SEND, SWAP, array_bytes
 from validation.importing.records import Found, Sample, typed
 from validation.results import Correct, Value
 
@@ -44,9 +44,8 @@ def _found(run: nccl_log.Run) -> Found:
 
 def _samples(run: nccl_log.Run, found: Found, i: int) -> Iterator[Sample]:
     nbytes = int(array_bytes(run.operation, float(run.size[i]), found.world))
-    size, stride = found.world, 1
-    if run.operation == "point-to-point":  # each to the next: those on other hosts are the slowest
-        size, stride = 2, found.per_host if len(found.hosts) > 1 else 1
+    # Of sendrecv_perf: each rank sends to the next and receives from the one before.
+    kernel = SWAP.name if run.operation == SEND.name else run.operation
     told: dict[str, Value] = {"bytes": nbytes} | typed(run.dtypes[i] or "float")
     places = (
         (False, run.seconds[i], run.wrong[i]),
@@ -56,12 +55,11 @@ def _samples(run: nccl_log.Run, found: Found, i: int) -> Iterator[Sample]:
         if math.isfinite(seconds):
             parameters = told | ({"in_place": True} if in_place else {})
             yield Sample(
-                run.operation,
+                kernel,
                 "comms",
                 parameters,
                 [float(seconds)],
-                size,
-                stride,
+                found.world,
                 correct=_correct(float(wrong)),
             )
 

@@ -6,12 +6,15 @@ butterfly          whole arrays with a partner at distance 1, 2, 4
 halving-doubling   half arrays, quarters, eighths; then back
 ring               n-1 steps of a reduce-scatter, n-1 of an all-gather, V/n in each
 
-Adding is part of an all-reduce, and so of the time; the formulas count messages alone.
+In the last three every rank sends while it receives, so they take what such messages do. Adding
+is part of an all-reduce, and so of the time: what was received is read, and added to what is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log2
 from typing import TYPE_CHECKING
 
 from roofline import algorithms
@@ -50,13 +53,16 @@ def _sizes(setting: Setting) -> list[int]:
 
 
 def predict(case: Case, profile: Profile) -> Iterator[Expected]:
-    """``roofline.algorithms`` on links as a message from point to point finds them."""
-    link = Group(case.size, case.stride)
-    start = profile.collective("point-to-point", 0.0, link)
-    rate = PROBE / (profile.collective("point-to-point", PROBE, link) - start)
+    """``roofline.algorithms`` on links as their messages find them, and the sums between."""
+    link, n, row = Group(case.size, case.stride), case.size, ALGORITHMS[case["algorithm"]]
+    message = "send-receive" if row.both_ways else "point-to-point"
+    start = profile.collective(message, 0.0, link)
+    rate = PROBE / (profile.collective(message, PROBE, link) - start)
     nbytes = float(_numbers(case) * BYTES[case["dtype"]])
-    seconds = float(algorithms.time(case["algorithm"], nbytes, case.size, rate, start))
-    yield Expected("comms", seconds, nbytes=nbytes)
+    seconds = float(algorithms.time(case["algorithm"], nbytes, n, rate, start))
+    sums, arrays = row.sums(n)
+    adding = float(profile.streams().seconds(3 * nbytes * arrays, sums))
+    yield Expected("comms", seconds + adding, nbytes=nbytes)
 
 
 def _numbers(case: Case) -> int:
@@ -71,7 +77,7 @@ def prepare(case: Case, context: Context) -> Work:
 
     peers = Peers.of(case, context)
     mine = _array(context, case, peers.me)
-    algorithm = ALGORITHMS[case["algorithm"]]
+    algorithm = ALGORITHMS[case["algorithm"]].run
     count = copies(context, 2.0 * mine.numel() * mine.element_size())
     held = [(mine.clone(), torch.empty_like(mine)) for _ in range(count)]
 
@@ -161,12 +167,21 @@ def ring(array: torch.Tensor, room: torch.Tensor, peers: Peers) -> None:
         peers.swap(parts[(me - step + 1) % n], after, parts[(me - step) % n], before)
 
 
-ALGORITHMS: dict[str, Callable[[torch.Tensor, torch.Tensor, Peers], None]] = {
-    "central rank": central,
-    "chain": chain,
-    "butterfly": butterfly,
-    "halving-doubling": halving_doubling,
-    "ring": ring,
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """How it runs, and what its formula leaves out."""
+
+    run: Callable[[torch.Tensor, torch.Tensor, Peers], None]
+    both_ways: bool  # every rank sends while it receives
+    sums: Callable[[int], tuple[float, float]]  # one after the other, and arrays V in all of them
+
+
+ALGORITHMS = {
+    "central rank": Algorithm(central, False, lambda n: (n - 1, n - 1)),
+    "chain": Algorithm(chain, False, lambda n: (n - 1, n - 1)),
+    "butterfly": Algorithm(butterfly, True, lambda n: (log2(n), log2(n))),
+    "halving-doubling": Algorithm(halving_doubling, True, lambda n: (log2(n), (n - 1) / n)),
+    "ring": Algorithm(ring, True, lambda n: (n - 1, (n - 1) / n)),
 }
 KERNELS = (
     Kernel(

@@ -1,6 +1,7 @@
 """Attention: softmax(q kᵀ) v by ``scaled_dot_product_attention``, forward and with its backward.
 
 prefill   as many queries as keys, causal
+blocks    of context parallelism: queries see all keys that came from another rank
 decode    one query a sequence: bound by reading keys and values
 """
 
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 SHAPES = {
     "cpu": (
         *((1, 4, 256, 256, 64, backward) for backward in (False, True)),
+        *((1, 4, 128, 128, 64, backward) for backward in (False, True)),
+        *((1, 4, 256, 128, 64, backward) for backward in (False, True)),
+        (1, 4, 128, 256, 64, False),
         (1, 4, 512, 512, 64, False),
         (4, 8, 1, 1024, 64, False),
     ),
     "cuda": (
         *((2, 32, 4096, 4096, 128, backward) for backward in (False, True)),
+        *((2, 32, 4096, 2048, 128, backward) for backward in (False, True)),
+        *((8, 32, 1024, 1024, 128, backward) for backward in (False, True)),
         (32, 32, 1, 8192, 128, False),
     ),
 }
@@ -71,7 +77,8 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     )
     fused = profile.attention().of(FLASH["flash-2"], width)
     values = 2 * width * case["heads"] * case["batch"]
-    about = (case["queries"], case["keys"], values, case["keys"], 0.5 if _causal(case) else 1.0)
+    seen = profile.causal(case["keys"]) if _causal(case) else 1.0
+    about = (case["queries"], case["keys"], values, case["keys"], seen)
     seconds = max(float(fused.seconds(*about)), float(profile.streams().seconds(work.nbytes)))
     flops, nbytes = float(work.flops), float(work.nbytes)
     if case["backward"]:

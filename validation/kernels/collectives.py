@@ -2,7 +2,8 @@
 
 ``bytes`` is the whole array V of one group, as the formulas have it: what an all-gather ends with,
 what each rank of an all-reduce holds, all send buffers of an all-to-all together. A message from
-point to point goes from the first of a pair to the second.
+point to point goes from the first of a pair to the second; in a send-receive every rank sends one to
+the next of its group and gets one from the rank before, at once.
 
 To check arrays of any size, a small problem is solved by ``roofline.semantics`` in units of a few
 numbers; the large one has each unit many times over, so each place has a known value.
@@ -22,6 +23,7 @@ from roofline import semantics
 from roofline.groups import Group
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
 from validation.kernels.data import BYTES, copies, sizes, torch_dtype
+from validation.kernels.links import Peers
 from validation.profile import Profile
 from validation.results import Value
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 UNIT = 64  # numbers that are repeated
 LARGEST = 4  # of the whole numbers that are sent: sums of 64 ranks are exact in bf16
 LARGE = {"cpu": 2**28, "cuda": 2**33}  # largest array of the full suite [B]
+# Of the quick suite's first group: neighbours, so that each half has a start and a rate.
+QUICK = {"cpu": (2**10, 2**14, 2**20, 2**22), "cuda": (2**10, 2**16, 2**22, 2**28)}
 HOT = 2  # what rank 0 of an uneven all-to-all gets, over what each other gets
 
 Array = NDArray[np.float64]
@@ -104,8 +108,10 @@ def _groups(setting: Setting, operation: str) -> Sequence[Group]:
 def _sizes(setting: Setting, *, first: bool) -> list[int]:
     if not setting.quick:
         return sizes(setting, 1024, LARGE[setting.device], 4)
-    largest = 4 * 2**20 if setting.device == "cpu" else 256 * 2**20
-    return sizes(setting, 1024, largest, 64) if first else sizes(setting, 2**20, largest, 256)
+    quick = QUICK[setting.device]
+    if not first:
+        return sizes(setting, 2**20, quick[-1], 256)
+    return [nbytes for nbytes in quick if nbytes <= setting.memory / 6]
 
 
 def predict(case: Case, profile: Profile) -> Iterator[Expected]:
@@ -277,6 +283,12 @@ def _send(tensor: Any, result: Any, ranks: list[int], me: int, group: Any, _: An
     return result
 
 
+def _swap(tensor: Any, result: Any, ranks: list[int], me: int, group: Any, _: Any) -> Any:
+    n = len(ranks)
+    Peers(ranks, me, group).swap(tensor, (me + 1) % n, result, (me - 1) % n)
+    return result
+
+
 def _one(n: int) -> int:
     return 1
 
@@ -311,6 +323,9 @@ OPERATIONS = {
         ),
         Operation("gather", _one, lambda x, _: semantics.gather(x, 0), _gather, _all),
         Operation("point-to-point", _all, lambda x, _: [None, x[0]], _send, _all),
+        Operation(
+            "send-receive", _all, lambda x, _: list(semantics.send_recv_ring(x)), _swap, _all
+        ),
     )
 }
 KERNELS = tuple(

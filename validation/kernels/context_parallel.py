@@ -28,7 +28,7 @@ from roofline.work import Work as Seconds
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
 from validation.kernels.data import BYTES, compare, random
 from validation.kernels.links import Peers
-from validation.kernels.predicted import elementwise
+from validation.kernels.predicted import elementwise, together
 from validation.kernels.ring import Blocks, Ring
 from validation.profile import Profile
 from validation.results import Value
@@ -68,7 +68,7 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     """``roofline.kernels.Attention`` of the blocks, ``microbatch.context_parallel`` of the ring."""
     times = [_blocks(case, profile, backward=False), _blocks(case, profile, backward=True)]
     shown = _exposed(case, profile, times[0])
-    hop = profile.collective("point-to-point", _hop_bytes(case), case.group)
+    hop = profile.collective("send-receive", _hop_bytes(case), case.group)
     passes = 2 if case["backward"] else 1
     hops = case.size - 1 + (2 * case.size - 1 if case["backward"] else 0)
     flops = float(_flops(case)) * (1 + BACKWARD_ATTENTION if case["backward"] else 1)
@@ -76,8 +76,10 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     math = sum(times[:passes])
     yield Expected("math", math, flops)
     if case.size > 1:
-        yield Expected("comms", hops * hop, nbytes=nbytes)
-        yield Expected("both", math + sum(shown[:passes]), flops, nbytes)
+        talk = hops * hop
+        yield Expected("comms", talk, nbytes=nbytes)
+        both = together(profile, math, talk, talk - sum(shown[:passes]))
+        yield Expected("both", both, flops, nbytes)
 
 
 def _part(case: Case) -> int:
@@ -103,7 +105,7 @@ def _blocks(case: Case, profile: Profile, *, backward: bool) -> float:
     fused = profile.attention().of(FLASH["flash-2"], width)
     run = fused.backward_seconds if backward else fused.seconds
     values = 2 * width * case["heads"]
-    seconds = 1.0 * run(part, part, values, part, 0.5)
+    seconds = 1.0 * run(part, part, values, part, profile.causal(part))
     seconds = seconds + (case.size - 1) * run(part, part / 2, values, part / 2, 1.0)
     added = (9 if backward else 5) * part * width * case["heads"]  # two sums read, one written
     return float(seconds) + elementwise(profile, (case.size - 1) * added, case["dtype"], 4)
@@ -121,6 +123,9 @@ class _Network:
 
     def send(self, nbytes: float) -> float:
         return self.profile.collective("point-to-point", nbytes, self.group)
+
+    def swap(self, nbytes: float) -> float:
+        return self.profile.collective("send-receive", nbytes, self.group)
 
     def gather(self, nbytes: float) -> float:
         return self.profile.collective("all-gather", nbytes, self.group)

@@ -37,6 +37,7 @@ from validation.kernels.mlp import (
     workload,
 )
 from validation.kernels.plans import Op, Plan
+from validation.kernels.predicted import together
 from validation.profile import Profile
 from validation.results import Value
 
@@ -158,7 +159,8 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     nbytes = sum(sent.get(op.kind, 0.0) for op in ops)
     comms = plans.alone(ops, lambda op: taken[op.kind], talks=True)
     yield Expected("comms", comms, nbytes=nbytes)
-    both = plans.seconds(ops, lambda op: taken[op.kind], overlap=case["overlap"])
+    overlapped = plans.seconds(ops, lambda op: taken[op.kind], overlap=case["overlap"])
+    both = together(profile, math, comms, math + comms - overlapped)
     yield Expected("both", both, flops, nbytes)
 
 

@@ -1,6 +1,7 @@
 """Matmuls: C[m, n] = A[m, k] B[k, n], in every shape that training has.
 
 square   large enough that the rate is all that counts
+small    of a layer so small that starting shows
 skinny   few rows: bound by reading B
 ragged   no dimension a multiple of a tile
 batched  many at once, as attention without a fused kernel
@@ -30,7 +31,8 @@ SHAPES = {
     "cpu": (
         ("square", 256, 256, 256, 1),
         ("square", 768, 768, 768, 1),
-        ("skinny", 8, 1024, 1024, 1),
+        *(("skinny", 8, 1024, 1024, 1), ("skinny", 16, 768, 1024, 1)),
+        *(("small", 64, 512, 128, 1), ("small", 512, 128, 32, 1)),
         ("ragged", 515, 389, 643, 1),
         ("batched", 128, 128, 64, 16),
         ("grouped", 512, 256, 256, 4),

@@ -38,6 +38,7 @@ from validation.kernels.mlp import (
     widths_of,
     workload,
 )
+from validation.kernels.predicted import together
 from validation.profile import Profile
 from validation.results import Value
 
@@ -133,7 +134,9 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     comms = nbytes / message * hop
     yield Expected("comms", comms, nbytes=nbytes)
     # The schedule knows when messages come, but not that a link has one at a time.
-    both = max(played(case, **passes, send=hop).step + update, comms)
+    apart, waiting = (played(case, **passes, send=send).step + update for send in (0.0, hop))
+    overlapped = max(waiting, comms)
+    both = together(profile, apart, comms, apart + comms - overlapped)
     yield Expected("both", both, flops, nbytes)
 
 

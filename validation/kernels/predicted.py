@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from roofline.bound import Term
 from roofline.groups import Group
 from roofline.strategies.phases import Phase
@@ -48,6 +50,15 @@ def comms(profile: Profile, op: str, terms: Iterable[Term], group: Group, calls:
     if group.size == 1 or not calls:
         return 0.0
     return calls * profile.collective(op, moved(terms) / calls, group)
+
+
+def together(profile: Profile, math: float, talk: float, hidden: float) -> float:
+    """Both at once, where ``hidden`` seconds of ``talk`` are beside ``math`` and slow it down. [s]
+
+    Hiding a second costs what the step model calls contention; see ``roofline.job.Habits``.
+    """
+    behind = float(np.clip(hidden, 0.0, talk))
+    return math + talk - behind * (1.0 - profile.contention)
 
 
 def moved(terms: Iterable[Term]) -> float:
