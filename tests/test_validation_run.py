@@ -221,7 +221,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         (["run", "--suite", "quik"], ["'--suite'", "the nearest is quick"]),
         (["run", "--device", "gpu"], ["'--device'", "allowed: auto, cpu, cuda"]),
         (["run", "--kernels", "mat-mul"], ["'--kernels'", "the nearest is matmul"]),
-        (["run", "--kernels", "matmul, pipeline paralel"], ["the nearest is pipeline parallel"]),
+        (["run", "--kernels", "matmul, pipeline paralel"], ["the nearest are pipeline parallel"]),
         (["run", "--kernel", "matmul"], ["--kernel", "--kernels"]),
         (["run", "--timeout", "0"], ["'--timeout'", "greater than or equal to 1"]),
         (["run", "--ranks", "99"], ["'--ranks'", "less than or equal to 64"]),
