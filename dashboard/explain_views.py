@@ -45,7 +45,7 @@ def hero(found: Predicted) -> None:
         return
     seconds, wide, near = found.seconds, brought.wide, brought.typical
     with where:
-        band = "a bound, no forecast"
+        band = "no forecast"
         if near and wide:
             band = f"± {share(float(np.asarray(near.high)) - seconds, seconds)} typically"
         _card("Step time", show(seconds, "s"), band, brought.sentence())

@@ -47,7 +47,7 @@ def clusters() -> list[str]:
 
 
 def networked(like: Cluster, count: int = 3) -> list[str]:
-    """Shipped clusters of more than one tier: those of the same accelerator, then of the nearest peak."""
+    """Shipped clusters with a network: those of the same accelerator, then of the nearest peak."""
 
     def apart(other: Cluster) -> tuple[bool, float, str]:
         theirs, ours = other.accelerator, like.accelerator
@@ -55,9 +55,7 @@ def networked(like: Cluster, count: int = 3) -> list[str]:
         return theirs.name != ours.name, abs(math.log(peaks[0] / peaks[1])), other.name
 
     known = [cluster(name) for name in clusters() if name != LOCAL]
-    return [one.name for one in sorted((one for one in known if len(one.tiers) > 1), key=apart)][
-        :count
-    ]
+    return [one.name for one in sorted((one for one in known if one.networked), key=apart)][:count]
 
 
 def accelerator(name: str) -> Accelerator:

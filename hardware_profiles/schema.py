@@ -204,6 +204,11 @@ class Cluster(Strict):
             raise ValueError(odd)
         return self
 
+    @property
+    def networked(self) -> bool:
+        """True where something lies beyond the server or the rack: a cluster that can grow."""
+        return len(self.tiers) > 1 and self.tiers[-1].name != "node"
+
     @cached_property
     def unit_sizes(self) -> tuple[int, ...]:
         """Accelerators under one child of each tier, and last of all: (1, 8, 256, 1024)."""

@@ -216,8 +216,8 @@ def plan(
 
 
 def largest(cluster: Cluster) -> float:
-    """GPUs that a cluster can grow to: without a network beyond its only tier, those that it has."""
-    return float("inf") if len(cluster.tiers) > 1 else cluster.gpus
+    """GPUs that a cluster can grow to: without a network beyond the server, those that it has."""
+    return float("inf") if cluster.networked else cluster.gpus
 
 
 def alone(cluster: Cluster) -> str:

@@ -71,7 +71,9 @@ def test_unknown_names_bring_the_nearest() -> None:
         ProfileError, match="no accelerator is called 'h100-sx'; the nearest are h100"
     ):
         hp.accelerator("h100-sx")
-    with pytest.raises(ProfileError, match=r"no cluster is called 'h100'; the nearest .*dgx-h100-superpod"):
+    with pytest.raises(
+        ProfileError, match=r"no cluster is called 'h100'; the nearest .*dgx-h100-superpod"
+    ):
         hp.cluster("h100")
     with pytest.raises(ProfileError, match=r"no calibration is called 'h10'; the nearest .*h100"):
         hp.calibration("h10")

@@ -413,18 +413,20 @@ class TestKinds:
 class TestBox:
     """One node, and nothing beyond: it can be cut, and cannot grow."""
 
-    def test_it_is_cut_and_does_not_grow(self) -> None:
-        box = hw.cluster("l40s-box")
+    @pytest.mark.parametrize("name", ["l40s-box", "h100-pcie-box"])  # the latter: pairs in a node
+    def test_it_is_cut_and_does_not_grow(self, name: str) -> None:
+        box = hw.cluster(name)
         assert holding(box, 4).gpus == 4
-        with pytest.raises(NoNetwork, match="gpus: 9 is refused; l40s-box has 8 GPUs") as told:
+        with pytest.raises(NoNetwork, match=f"gpus: 9 is refused; {name} has 8 GPUs") as told:
             holding(box, 9)
         assert told.value.most == 8
-        assert all(len(hw.cluster(name).tiers) > 1 for name in networked(box))
+        assert all("node" != hw.cluster(near).tiers[-1].name for near in networked(box))
         same = networked(hw.cluster("dgx-h100-superpod"), 5)
         assert {hw.cluster(name).accelerator.name for name in same} == {"h100-sxm"}
 
-    def test_its_scaling_ends_with_it(self) -> None:
-        box = hw.cluster("l40s-box")
+    @pytest.mark.parametrize("name", ["l40s-box", "h100-pcie-box"])
+    def test_its_scaling_ends_with_it(self, name: str) -> None:
+        box = hw.cluster(name)
         asked: dict[str, Any] = {"tokens": 64 * 4096, "sequence": 4096}
         answer = plan(preset("qwen3-0.6b").model, box, 4, **asked)
         curves = scaling(answer.question, answer.layout())
