@@ -420,7 +420,7 @@ class TestBox:
         with pytest.raises(NoNetwork, match=f"gpus: 9 is refused; {name} has 8 GPUs") as told:
             holding(box, 9)
         assert told.value.most == 8
-        assert all("node" != hw.cluster(near).tiers[-1].name for near in networked(box))
+        assert all(hw.cluster(near).tiers[-1].name != "node" for near in networked(box))
         same = networked(hw.cluster("dgx-h100-superpod"), 5)
         assert {hw.cluster(name).accelerator.name for name in same} == {"h100-sxm"}
 
