@@ -28,6 +28,7 @@ MEANT = {
     "off": "false",
 }
 SLIP = 0.7  # likeness to a field that the run lacks above which a name is taken for a slip
+WORD = 4  # letters from which a name may be the beginning of another
 SAME = 0.6  # likeness to a choice above which a word is
 
 
@@ -107,6 +108,8 @@ def _unknown(at: str, key: str, values: Run, unread: list[str]) -> None:
         told = f"the nearest is {elsewhere[0]}"
     elif meant and meant[0] not in BESIDE and values.get(meant[0]) is None:
         told = nearest(key, table)
+    elif longer := [n for n in table if values.get(n) is None and _begins(n, key.lower())]:
+        told = f"the nearest is {longer[0]}"
     else:
         if at not in FREE:
             unread.append(f"{place}{key[:60]} is not a field: not read")
@@ -114,6 +117,12 @@ def _unknown(at: str, key: str, values: Run, unread: list[str]) -> None:
     raise RunError(
         f"{place}{key[:60]}: {shown(values[key])} is refused; there is no such field; {told}"
     )
+
+
+def _begins(name: str, key: str) -> bool:
+    """One is the other with more words: zero and zero_stage."""
+    short, long = sorted((name, key), key=len)
+    return len(short) >= WORD and long.startswith(f"{short}_")
 
 
 def _known(path: str, value: Any, of: Field, unread: list[str]) -> Any:

@@ -179,9 +179,13 @@ def known_network(accelerator: str) -> None:
     Raises:
         RunError: when none does, so that the run has to.
     """
-    if not _clustered(accelerator):
-        told = f"no cluster with {accelerator} comes with the package to take it from"
-        raise RunError(f"network.internode_gbps_per_gpu: missing, and {told}")
+    told = f"no cluster with {accelerator} comes with the package"
+    if _clustered(accelerator):
+        name = reference_cluster(accelerator)
+        if hw.cluster(name).networked:
+            return
+        told = f"{name} has no network"
+    raise RunError(f"network.internode_gbps_per_gpu: missing, and {told} to take it from")
 
 
 def _clustered(accelerator: str) -> bool:

@@ -96,6 +96,8 @@ class TestFields:
         [
             ("gobal_batch_size", "global_batch_size"),
             ("micro_batch", "micro_batch_size"),
+            ("recompute_granularity", "recompute"),
+            ("zero", "zero_stage"),
             ("model.hiden", "hidden"),
             ("model.mla.kv_lora", "kv_lora_rank"),
             ("network.nvlink_domain", "nvlink_domain_gpus"),
@@ -605,6 +607,16 @@ class TestPage:
     def test_the_shipped_example_is_predicted(self) -> None:
         run = json.loads((ROOT / "docs/run.json").read_text("utf-8"))
         assert not back.backtest([("it", run)]).refused
+
+
+@pytest.mark.parametrize("gpu", ["L40S", "RTX 4090", "H100 PCIe"])
+def test_a_box_lends_no_network(gpu: str) -> None:
+    """Its profile has none, so a run over several has to say."""
+    run = FEW | {"gpu": gpu, "n_gpus": 16, "gpus_per_node": 8}
+    said = refusal(run)
+    assert said.startswith("network.internode_gbps_per_gpu: missing, and ")
+    assert "has no network to take it from" in said
+    assert runs.job(changed(run, "network.internode_gbps_per_gpu", 100)).nic == 12.5e9
 
 
 def test_a_node_of_bridged_pairs_is_as_fast_as_its_bus() -> None:
