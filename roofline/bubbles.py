@@ -8,12 +8,12 @@ gradients and may wait. Work is m (F + B); a stage idles while the pipeline fill
     interleaved (p-1) (F+B) / v        v chunks of layers per stage
     ZB-H1       (p-1) (F+B-2W)         weight gradients fill the drain
     ZB-H2       (p-1) (F+B-3W)         and the fill, at twice the activations
+    ZB-V        (p-1) (B-2W)           or another wait; none if F = B-W = W
     DualPipe    (p/2-1) (F&B+B-3W)     from both ends; F&B is an overlapped pair
 
 A schedule is a row of ``SCHEDULES``. Ratios are to the work, shares to the whole step. ZB-H2's and
-ZB-V's idle time is what a stage waits between its own first and last pass: the stages are shifted
-against each other; a barrier between steps (a norm of all gradients before the optimizer) adds up
-to (p-1) F, (p-1) F/2 with ZB-V. ``roofline.schedule`` shows where these forms are exact."""
+ZB-V's idle time is what a stage waits between its own first and last pass; a barrier between steps
+(a norm of all gradients) adds up to (p-1) F, or F/2. ``roofline.schedule`` says what is exact."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class Schedule:
     at_least: tuple[Shares, ...] = ()  # idle per filling step, whatever W fills
     pairs: Callable[[Count, Count], Count] = lambda p, m: 0.0  # overlapped, on a stage
     parameter_copies: int = 1
-    equal_parts: bool = False  # the idle time is published for F = B - W = W only
     note: str = ""
 
     def waits(self, f: Seconds, b: Seconds, w: Seconds, pair: Seconds) -> Seconds:
@@ -76,10 +75,13 @@ def _fill(p: Count, m: Count, v: Count) -> Count:
 
 _FULL = Shares(forward=1, backward=1)
 _DUAL = Shares(backward=1, weight=-3, pair=1)
-# Before its first F, the last stage waits for those of the others; before its first B, the first
-# stage for theirs, and with ZB-H2 it has p - 1 more F of its own to do meanwhile.
-_H1_WAITS = Shares(forward=1), Shares(backward=1, weight=-1)
-_H2_WAITS = (Shares(forward=-1, backward=1, weight=-1),)
+# What W does not fill: the last stage waits for its first F and the first for its first B, with
+# p - 1 more F to do meanwhile in ZB-H2. At the bend of a V no W is ready yet for a pass that is
+# longer than W; and of what F, B - W and W differ, its chunks wait for half.
+_H1_WAITS = Shares(1), Shares(0, 1, -1)
+_H2_WAITS = (Shares(-1, 1, -1),)
+_V_BEND = Shares(1, 0, -1), Shares(1, -1 / 2)
+_V_CHUNKS = Shares(-1 / 2, 1 / 2, -1 / 2), Shares(1 / 2, -1 / 2, 1 / 2), Shares(-1 / 2, 0, 1 / 2)
 
 SCHEDULES = {
     row.name: row
@@ -153,13 +155,13 @@ SCHEDULES = {
             "zb-v",
             "ZB-V",
             CONTROLLABLE("table of schedules"),
-            Shares(),
+            Shares(backward=1, weight=-2),
             _fill,
             lambda p, m, v: np.minimum(m, 1.0 * p),
-            "0",
+            r"(p-1)\max(0,B-2W,\ldots)",
             least=lambda p: 2 * p - 1,
             chunks=2,
-            equal_parts=True,
+            at_least=_V_BEND + _V_CHUNKS,
             note="two chunks per stage in a V; needs an even number of layers per stage",
         ),
         Schedule(
@@ -172,7 +174,6 @@ SCHEDULES = {
             r"\approx\tfrac12(p-1)(F+B)",
             least=lambda p: p,
             chunks=2,
-            equal_parts=True,
             note="half the activations of 1F1B",
         ),
         Schedule(
@@ -185,7 +186,6 @@ SCHEDULES = {
             r"\approx\tfrac23(p-1)(F+B)",
             least=lambda p: p,
             chunks=2,
-            equal_parts=True,
             note="a third of the activations of 1F1B",
         ),
         Schedule(

@@ -35,6 +35,7 @@ from roofline.units import Bytes, Count
 SLACK = 0.04  # of what is allocated: fragments that the caching allocator cannot hand out
 NCCL = 0.4e9  # bytes of communicators and channel buffers (aiconfigurator's nccl_mem)
 CONTEXT = 0.8e9  # bytes of the CUDA context and loaded kernels; 1.6e9 on drivers of 2022
+FROZEN_ENDS = 2.0  # bytes per weight of embedding and head; bitsandbytes packs layers alone
 NOTHING: Bytes = 0.0
 LOGITS_KEPT = 2.0, 4.0  # bytes per logit until its backward pass: fused loss, eager fp32 loss
 LOGITS_PASSING = 2.0, 8.0  # and beside them in it: gradients, and fp32 copies where eager
@@ -225,7 +226,9 @@ class _Job:
         weights = self.dense.weights * dense + self.experts.weights * experts
         if self.recipe.adapted:
             dense, experts = part.layers * self.trained.dense, part.layers * self.trained.experts
-            weights = weights * (self.recipe.frozen / self.recipe.states.weights)
+            ends = self.dense.weights * part.ends(self.model.tied) * self.end
+            weights = self.recipe.frozen * weights + (FROZEN_ENDS - self.recipe.frozen) * ends
+            weights = weights / self.recipe.states.weights
             weights = weights + self.dense.weights * dense + self.experts.weights * experts
         return States(
             weights,

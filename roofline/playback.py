@@ -1,7 +1,7 @@
 """The pipeline of a job played through: its own passes, stage by stage, on its own schedule.
 
     F_i, B_i   layers of stage i · time of a layer, and embedding or head where it has them
-    W_i        half of the matmuls of B_i: what zero-bubble schedules move
+    W_i        ``step.weight_gradients`` of its layers: what zero-bubble schedules move
 
 The closed forms of ``roofline.step`` say how long the pipeline takes; this says what happens when.
 Data parallelism, optimizer and fixed cost come after it and are not played.
@@ -18,7 +18,7 @@ from roofline.layout import SCHEDULE
 from roofline.microbatch import average
 from roofline.schedule import timeline
 from roofline.stages import stage
-from roofline.step import stage_send
+from roofline.step import stage_send, weight_gradients
 from roofline.timeline import Timeline
 from roofline.training import Training
 
@@ -55,7 +55,7 @@ def played(training: Training, microbatches: int | None = None) -> Timeline:
 
     forward = passes(part.forward_seconds, bottom.forward.total, head.forward.total)
     backward = passes(part.backward_seconds, bottom.backward.total, head.backward.total)
-    weight = np.minimum(share * part.backward.matmuls / 2.0, backward)
+    weight = np.minimum(share * weight_gradients(layout, part), backward)
     return timeline(
         schedule_name(training),
         stages,

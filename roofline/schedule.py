@@ -12,8 +12,8 @@ gradients of the activations. ``in_flight`` is equal for every schedule; these a
     naive, GPipe, 1F1B, interleaved   the step, for any F and B
     ZB-H1   the step, for any F, B_i, W; as published, (p-1)(F + B_i - W), if W ≤ min(F, B_i)
     ZB-H2   the longest stall, for any; the step idles (p-1) max(F, F + B_i - 2W, B_i - F)
-    ZB-V    no stall if F = B_i = W, and (p-1) F/2 of the step; at other times the stall is at most
-            p - 1 times (the longest pass - the shortest), with no loss per micro-batch
+    ZB-V    the longest stall, if W ≤ F ≤ B_i or W = 0, and the step idles that or (p-1) B_i/2; at
+            other times up to half a pass more than the stall, with no loss per micro-batch
     V-Half  the step and F/2 more, if F = B_i = W; at other times up to 3 max(F, B_i) or a tenth
             more than the work per micro-batch
     V-Min   the same; at other times max(F + B, 3 max(F, B_i)) per micro-batch

@@ -222,7 +222,7 @@ class Space:
             row, here = bubbles.SCHEDULES[SEARCHED.get(name, name)], t["schedule"] == number
             p = np.where(here, t["pp"], 2.0)
             enough = (micro >= row.least(p)) & (micro % row.multiple(p) == 0)
-            alike = (self.job.model.layers % (2 * p) == 0) | (not row.equal_parts)
+            alike = (self.job.model.layers % (2 * p) == 0) | (row.chunks != 2)
             works &= ~here | (enough & alike & ((p % 2 == 0) | (not row.even_stages)))
         return {
             "a schedule needs a pipeline": plain | (t["pp"] > 1),

@@ -7,8 +7,9 @@
 The slowest stage carries the head and the loss, or the embedding, or one layer more than the others
 where layers do not divide; ``even`` layouts give embedding and head the slot of a layer each. Sends
 of plain 1F1B are waited for, those between interleaved chunks may hide. What fills and drains the
-pipeline is the schedule's (``roofline.bubbles``), with two sends for every step of it; ZB-2p, the
-order that a search finds for unequal f, b and w in the memory of ZB-H2, has sends alone.
+pipeline is the schedule's (``roofline.bubbles``), with two sends for every step of it. ZB-2p is the
+order that a search finds for unequal f, b and w in the memory of ZB-H2: published ones have no bubble
+at f + b of 2.4 to 3.4 w, and without w no order of one chunk per stage has less than 1F1B.
 
 Sources: Megatron-LM (arXiv:2104.04473), section 2.2; Zero Bubble (arXiv:2401.10241), table 1;
 DeepSeek-V3 (arXiv:2412.19437), table 2.
@@ -16,12 +17,12 @@ DeepSeek-V3 (arXiv:2412.19437), table 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from roofline import layer as ops
-from roofline.bubbles import SCHEDULES
+from roofline.bubbles import SCHEDULES, Shares
 from roofline.distinct import once, only, without
 from roofline.gradients import data_parallel, optimizer
 from roofline.job import Job
@@ -56,8 +57,11 @@ class _Whole:
     bottom: Seconds  # embedding
 
 
-# Schedules with the bubble of another: plain 1F1B is interleaved with one chunk.
-IDLES_AS = {"1f1b": "interleaved", "zb-2p": "zb-v"}
+# What fills and drains each schedule of a layout: plain 1F1B is interleaved with one chunk.
+IDLES_AS = SCHEDULES | {
+    "1f1b": SCHEDULES["interleaved"],
+    "zb-2p": replace(SCHEDULES["zb-h2"], idle=Shares(1, 1, -5), at_least=()),
+}
 
 # Fields of a layout that sending activations on to the next stage depends on.
 _SENT = ("gpus", "order", "tp", "cp", "pp", "micro_batch", "sequence", "sequence_parallel")
@@ -118,16 +122,20 @@ def _pipeline(job: Job, part: MicroBatch, whole: _Whole) -> dict[str, Seconds]:
 def filling(layout: Layout, part: MicroBatch, send: Seconds) -> Seconds:
     """Filling and draining, by schedule: each filling step waits for its passes and two sends."""
     p, v, m = 1.0 * layout.pp, 1.0 * layout.chunks, layout.microbatches
-    f, b, w = part.forward_seconds, part.backward_seconds, part.backward.matmuls / 2
-    w = np.where(np.greater(layout.lora_rank, 0), 0.0, w)  # frozen weights have no gradients
+    f, b, w = part.forward_seconds, part.backward_seconds, weight_gradients(layout, part)
     sends = 2.0 * v * send
     found: Seconds = 0.0
     for name, number in SCHEDULE.items():
         if np.any(chosen := np.equal(layout.schedule, number)):
-            row = SCHEDULES[IDLES_AS.get(name, name)]
+            row = IDLES_AS[name]
             seconds = np.maximum(row.filling(p, m, v), 0.0) * (row.waits(f, b, w, f + b) + sends)
             found = np.where(chosen, seconds, found)
     return found
+
+
+def weight_gradients(layout: Layout, part: MicroBatch) -> Seconds:
+    """W, what zero-bubble schedules move: half of the backward matmuls, none of frozen weights. [s]"""
+    return np.where(np.greater(layout.lora_rank, 0), 0.0, part.backward.matmuls / 2.0)
 
 
 def ends(job: Job, slow: Count) -> tuple[Seconds, Seconds]:

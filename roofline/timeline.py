@@ -108,6 +108,7 @@ class Timeline:
         Keys: device, kind, microbatch, chunk, start, end, and the backward pass of a pair as
         paired_microbatch and paired_chunk. A send has the kind "send", what it carries as ``of``
         and its target as ``to``. A Chrome trace wants ``start`` as ts and ``end - start`` as dur.
+        Passes W that take no time, those of frozen weights, are left out.
 
         >>> from roofline.schedule import timeline
         >>> timeline("1f1b", 2, 2, forward=1, backward=2).to_events()[0]
@@ -122,7 +123,8 @@ class Timeline:
             if event["kind"] == "FB":
                 event |= zip(more, row[len(names) :], strict=True)
             events.append(event)
-        return events + self._sends(events) if self.send else events
+        sends = self._sends(events) if self.send else []
+        return [row for row in events if row["kind"] != "W" or row["end"] > row["start"]] + sends
 
     @cached_property
     def _edges(self) -> tuple[Codes, Codes]:

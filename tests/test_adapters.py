@@ -1,5 +1,6 @@
 """LoRA and QLoRA in step and memory: what is frozen, what is trained, what travels."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,10 @@ import hardware_profiles as hp
 from roofline.adapters import trained
 from roofline.anatomy import anatomy
 from roofline.dims import Dims
-from roofline.layout import RECOMPUTE, Layout
+from roofline.export import trace
+from roofline.layout import RECOMPUTE, SCHEDULE, Layout
 from roofline.outcome import outcome
+from roofline.playback import chrome_trace, played
 from roofline.presets import preset
 from roofline.recipes import adapters, recipe
 from roofline.stages import owned
@@ -126,7 +129,8 @@ def test_unpacking_costs_memory_traffic() -> None:
     moved = 2 * (0.5 + 0.127 / 8 + 2) * layers
     more = qlora.time.seconds - lora.time.seconds
     assert more == pytest.approx(moved / H100.hbm_bandwidth, rel=0.01)  # norms are not packed
-    assert qlora.memory.weights < lora.memory.weights / 3
+    saved = lora.memory.weights - qlora.memory.weights  # none of embedding and head
+    assert saved == pytest.approx((2 - 0.5 - 0.127 / 8) * layers)
 
 
 @given(
@@ -158,3 +162,25 @@ def test_rank_and_recipe_agree() -> None:
         job(replace(ONE, lora_rank=8), recipe="mixed")
     with pytest.raises(ValueError, match="lora_rank: -1 is refused; allowed: whole numbers from 0"):
         job(replace(ONE, lora_rank=-1))
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+def test_frozen_weights_play_no_weight_passes(schedule: str) -> None:
+    """Nothing fills what a pipeline of frozen weights waits: ZB-H1 takes as long as 1F1B. A trace
+    has F and B of every micro-batch on every stage and chunk, and W where weights are trained.
+    """
+    layout, model = (
+        Layout(8, pp=8, batch=16, schedule=SCHEDULE[schedule]),
+        preset("llama-3-70b").model,
+    )
+    lora, full = job(replace(layout, lora_rank=16), model), job(layout, model)
+    if schedule == "zb-h1":
+        plain = job(replace(layout, lora_rank=16, schedule=SCHEDULE["1f1b"]), model)
+        assert played(lora).step == pytest.approx(played(plain).step)
+        assert lora.time.terms["bubble"] == pytest.approx(plain.time.terms["bubble"])
+    each = 8 * 16 * (2 if schedule == "zb-v" else 1)
+    for found, kinds in ((lora, "FB"), (full, "FBW")):
+        rows = [row for row in chrome_trace(played(found), "")["traceEvents"] if row["ph"] == "X"]
+        assert Counter(row["cat"] for row in rows) == dict.fromkeys(kinds, each)
+        names = {row["name"].split()[0] for row in trace.events(found)}
+        assert (trace.NAMES["W"].split()[0] in names) == ("W" in kinds)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from roofline.layout import SCHEDULE, Layout
 from roofline.microbatch import MicroBatch
 from roofline.schedule import timeline
 from roofline.stages import in_flight_on
-from roofline.step import filling
+from roofline.step import filling, weight_gradients
 from roofline.timeline import Timeline
 from roofline.work import Work
 
@@ -94,6 +95,61 @@ def test_zero_bubble_at_any_ratio(parts: tuple[float, float, float]) -> None:
                 assert told["zb-h1"].idle == pytest.approx(published)
             else:
                 assert told["zb-h1"].idle > published
+
+
+def test_zb_v_at_any_ratio() -> None:
+    """ZB-V's closed form is the longest stall where W ≤ F ≤ B_i, as in a transformer, and where
+    W = 0, as with frozen weights; anywhere else it is between that and half a pass more.
+    """
+    times = (0, 0.05, 0.25, 0.5, 0.75, 1, 1.5, 2, 3)
+    for p in (2, 3, 5, 8, 16):
+        for forward, inputs, weight in [(1, *two) for two in product(times, times)] + [(0, 1, 1)]:
+            kinds = split(forward, inputs, weight)
+            for m in (2 * p - 1, 3 * p):
+                told, found = bubble("zb-v", p, m, **kinds), timeline("zb-v", p, m, **kinds)
+                more = told.idle - found.stall.max()
+                usual = weight <= forward <= inputs or weight == 0
+                most = 0 if usual else max(forward, inputs, weight) / 2
+                assert -TINY <= more <= most + TINY, (p, m, forward, inputs, weight)
+                if usual:
+                    late = max(told.idle, (p - 1) * inputs / 2)
+                    assert found.idle.max() == pytest.approx(late)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "zb-2p"])
+@pytest.mark.parametrize("inputs", [1.0, 2.0])
+def test_frozen_weights_fill_nothing(name: str, inputs: float) -> None:
+    """With LoRA no weight gradient is left to move: one micro-batch through one chunk per stage
+    waits for every stage there and back, whatever the order; the V passes the bend in a half.
+    """
+    p, m = 8, 16
+    layout = Layout(p, pp=p, batch=m, schedule=SCHEDULE[name], lora_rank=16)
+    part = MicroBatch(Work(1.0, 0.0, 0.0), Work(inputs, 0.0, 0.0), 0.0)
+    assert weight_gradients(layout, part) == 0
+    idle = float(filling(layout, part, 0.0))
+    if name == "zb-2p":  # no order to play: any has to wait as long as 1F1B does
+        assert idle == pytest.approx((p - 1) * (1 + inputs))
+        return
+    found = timeline(name, p, m, forward=1.0, backward=inputs, weight=0.0)
+    least = found.idle.max() if name != "zb-h2" else found.stall.max()
+    if name == "dualpipe":  # up to F more where the backward pass is longer
+        assert least <= idle <= least + 1
+    else:
+        assert idle == pytest.approx(least)
+
+
+def test_zb_2p_is_published_without_bubble() -> None:
+    """Its authors' step times of GPTs, whose W is 0.3 to 0.42 (F + B_i), leave room for none; as W
+    shrinks it turns into the bubble of 1F1B without a jump.
+    """
+    p = 8
+    layout = Layout(p, pp=p, batch=32, schedule=SCHEDULE["zb-2p"])
+    weight = np.linspace(0, 1, 101)
+    part = MicroBatch(Work(1.0, 0.0, 0.0), Work(2 * weight, 0.0, 1.0), 0.0)  # B_i = W + 1
+    idle = np.asarray(filling(layout, part, 0.0))
+    assert idle[0] == pytest.approx((p - 1) * 2)
+    assert np.all(idle[weight >= 0.29 * (2 + weight)] == 0)
+    assert np.abs(np.diff(idle)).max() <= 4 * (p - 1) * 0.01 + TINY
 
 
 @pytest.mark.parametrize("parts", PARTS)

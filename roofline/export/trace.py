@@ -18,6 +18,7 @@ from typing import Any
 from roofline.layout import SCHEDULE
 from roofline.microbatch import MicroBatch, average
 from roofline.schedule import timeline
+from roofline.step import weight_gradients
 from roofline.timeline import Timeline
 from roofline.training import Training
 
@@ -52,7 +53,7 @@ def played(training: Training) -> tuple[Timeline, float]:
         chunks=chunks if looped else None,
         forward=float(part.forward_seconds),
         backward=float(part.backward_seconds),
-        weight=float(part.backward.matmuls) / 2,
+        weight=float(weight_gradients(layout, part)),
         send=waited,
     )
     pipeline = sum(float(value) for name, value in terms.items() if name not in AFTER)
