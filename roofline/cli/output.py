@@ -24,6 +24,7 @@ from rich.text import Text
 
 from roofline.bound import Term
 from roofline.export import Export, named
+from roofline.outcome import Outcome
 from roofline.units import show
 
 FILE_WIDTH = 140  # columns of a table that no terminal shows
@@ -160,6 +161,19 @@ def counted(value: Any, noun: str) -> str:
     ('1 rank', '1,024 ranks')
     """
     return f"{value:,.0f} {noun}{'' if value == 1 else 's'}"
+
+
+def held(found: Outcome) -> str:
+    """How far a step time may be off: by which runs that is known, and the band of nine in ten."""
+    if found.wide is None:
+        return found.sentence()
+    low, high = (show(float(end), "s") for end in found.wide)
+    return f"{found.sentence().removesuffix('.')}: {low} to {high}."
+
+
+def known(found: Outcome) -> dict[str, Any]:
+    """The same, for JSON."""
+    return {"basis": found.sentence(), "band_s": found.wide}
 
 
 def readable(latex: str) -> str:

@@ -153,9 +153,8 @@ def _tell(
     first, *rest = found.explain().sentences
     output.say(first, style="bold")
     output.say(*rest)
-    if found.best is not None and found.best.fit is None:
-        output.say(found.best.basis)
     if brought is not None:
+        output.say(output.held(brought))
         output.say(*_budget(brought, params["days"]))
     for text, other in others:
         output.say(_beside(found, text, other), style="bold")
@@ -247,6 +246,7 @@ def _best(found: Plan, brought: Outcome) -> dict[str, Any]:
     return plan_text.table(found, 1)[0] | {
         "seconds": brought.seconds,
         "error": brought.sentence(),
+        **output.known(brought),
         "mfu": brought.mfu,
         "tokens_per_s_per_gpu": brought.tokens_per_second_per_gpu,
         "terms": [{"name": name, "seconds": each} for name, each in best.time.terms.items()],
