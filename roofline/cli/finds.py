@@ -47,6 +47,8 @@ def find(what: str, params: Mapping[str, Any]) -> None:
     """A search over GPUs, batch, sequence or clusters: its tries as they come, and its answer."""
     names, form = params["cluster"].split(","), output.wanted(params)
     job = _job(params, names)
+    if what != "cluster":
+        job.check()
     with Bar() as bar:
         search = _search(what, job, params, names, bar)
         answer = search.answer

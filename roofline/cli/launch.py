@@ -136,16 +136,23 @@ def read(
 
 def _tell(found: Description, chosen: inputs.Chosen, job: Training | None, why: str) -> None:
     """What was read, and what it brings."""
+    for one in found.ignored:
+        if one.misspelt:
+            said = f"{one.name} is ignored; the nearest option is {one.misspelt}"
+            output.say(said, style="bold red")
     output.say(f"{FORMATS[found.format].title}: {describe(found.layout)}", style="bold")
     if job is None:
         output.say(f"No prediction: {why}")
     else:
         brought = outcome(job)
+        fit = "" if _fits(job) else ": does not fit"
+        grown = ", grown" if found.layout.gpus > chosen.profile.gpus else ""
         output.say(
-            f"{job.model.name}, {job.precision}, {found.layout.gpus:,.0f} GPUs of {chosen.profile.title}: "
+            f"{job.model.name}, {job.precision}, {found.layout.gpus:,.0f} GPUs of "
+            f"{chosen.profile.name}{grown}: "
             f"{show(float(brought.seconds), 's')} a step, MFU {float(brought.mfu):.1%}, "
             f"{show(float(brought.tokens_per_second_per_gpu))} tokens/s a GPU, "
-            f"{show(float(job.memory.total), 'B')} of {show(job.cluster.hbm_bytes, 'B')}"
+            f"{show(float(job.memory.total), 'B')} of {show(job.cluster.hbm_bytes, 'B')}{fit}"
         )
         output.say(output.held(brought))
     output.say(*(f"assumed: {line}" for line in found.assumed), style="dim")
@@ -154,12 +161,16 @@ def _tell(found: Description, chosen: inputs.Chosen, job: Training | None, why: 
         output.table(("ignored", "value", "why"), rows)
 
 
+def _fits(job: Training) -> bool:
+    return float(job.memory.total) <= job.cluster.hbm_bytes
+
+
 def _predicted(
     found: Description, chosen: inputs.Chosen, sizes: Transformer | None
 ) -> tuple[Training | None, str]:
     """The job on the machine, grown to hold it; or why there is none."""
     if sizes is None and found.model is None:
-        return None, "the file states no sizes of a model; allowed: --model NAME"
+        return None, f"the file states {_left_out(found)}; allowed: --model NAME"
     where = chosen.profile
     if found.layout.gpus > where.gpus:
         where = holding(where, int(found.layout.gpus))
@@ -167,6 +178,24 @@ def _predicted(
         return found.training(where, sizes, chosen.overlay or PEAK), ""
     except ValueError as error:
         return None, f"its layout cannot be; {error}"
+
+
+SIZES = {
+    "layers": "number of layers",
+    "d_model": "width",
+    "d_ff": "feed-forward width",
+    "heads": "number of attention heads",
+    "kv_heads": "number of key and value heads",
+    "head_dim": "width of a head",
+    "vocab": "vocabulary",
+}
+
+
+def _left_out(found: Description) -> str:
+    """Which sizes of the model are not there, after "the file states"."""
+    if not found.lacking:
+        return "no sizes of a model"
+    return f"no {', no '.join(SIZES[name] for name in found.lacking)}, but other sizes of the model"
 
 
 def _text(file: str) -> str:
@@ -203,7 +232,7 @@ def _document(
         "tokens_per_s_per_gpu": brought and brought.tokens_per_second_per_gpu,
         **(output.known(brought) if brought else {"basis": None, "band_s": None}),
         "memory_bytes": job and job.memory.total,
-        "fits": job and float(job.memory.total) <= job.cluster.hbm_bytes,
+        "fits": job and _fits(job),
         "terms": [{"name": n, "seconds": s} for n, s in job.time.terms.items()] if job else [],
         "ignored": [one._asdict() for one in found.ignored],
         "assumed": found.assumed,

@@ -59,11 +59,10 @@ def writable(file: Path | None) -> None:
     if file is None:
         return
     folder = file.absolute().parent
-    there = folder if folder.is_dir() else next(up for up in folder.parents if up.is_dir())
     if file.is_dir():
         why = f"is a folder; the nearest: {file / 'launch.sh'}"
-    elif there != folder:
-        why = f"is in no folder that there is; the nearest: {there / file.name}"
+    elif not folder.is_dir():
+        why = f"cannot be written: there is no folder {folder}"
     elif not os.access(file if file.exists() else folder, os.W_OK):
         why = "may not be written; allowed: a file of your own"
     else:

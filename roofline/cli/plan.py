@@ -128,7 +128,10 @@ def _plan(params: Mapping[str, Any]) -> None:
     total = None if params["budget"] is None else inputs.count("--budget", params["budget"])
     with Bar() as bar:
         found = job.plan(bounds, bar)
-        others = [(text, job.plan(exactly(written(text)), bar)) for text in params["compare"] or []]
+        others = [
+            (text, job.plan(exactly(written(text, field="compare")), bar))
+            for text in params["compare"] or []
+        ]
     brought = outcome(found.best, budget=total, price=params["price"]) if found.best else None
     launch = found.export(form) if form and found.best else None
     if params["json"]:
@@ -246,7 +249,7 @@ def _best(found: Plan, brought: Outcome) -> dict[str, Any]:
     return plan_text.table(found, 1)[0] | {
         "seconds": brought.seconds,
         "error": brought.sentence(),
-        **output.known(brought),
+        "band_s": brought.wide,
         "mfu": brought.mfu,
         "tokens_per_s_per_gpu": brought.tokens_per_second_per_gpu,
         "terms": [{"name": name, "seconds": each} for name, each in best.time.terms.items()],
