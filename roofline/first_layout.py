@@ -53,9 +53,9 @@ def first(
         bad |= rows
     if bad.all():
         raise ValueError(
-            f"tokens: {batch * sequence:.0f}, {batch:g} sequences of {sequence:g}, are refused on "
-            f"{gpus:,} GPUs; allowed: what replicas can share out, such as {gpus * sequence:.0f}, a "
-            "sequence a GPU"
+            f"batch: {batch:g} sequences of {sequence:g} tokens are refused on {gpus:,} GPUs; "
+            f"allowed: what replicas can share out, such as {gpus * sequence:.0f} tokens ({gpus:,} "
+            "sequences, one a GPU)"
         )
     need = np.asarray(peak(dims, table, recipe).total)
     fits = ~bad & (need <= FULL * cluster.hbm_bytes)

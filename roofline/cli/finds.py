@@ -54,6 +54,7 @@ def find(what: str, params: Mapping[str, Any]) -> None:
         answer = search.answer
     best = answer.best.plan if answer.best else None
     brought = answer.best.outcome if answer.best else None
+    first = answer.best.row() | output.known(brought) if answer.best and brought else None
     footing = one_footing(_rows(params, names)) if _together(what, params) else ""
     launch = best.export(form) if form and best else None
     free = what in ("gpus", "money")  # nobody said how many GPUs
@@ -64,8 +65,7 @@ def find(what: str, params: Mapping[str, Any]) -> None:
             | {"limits": limits(params), "find": what, "answer": answer.sentence}
             | ({"footing": footing or None} if what == "cluster" else {})
             | ({"rates": "peak", "calibration": None} if footing else {})
-            | {"best": answer.best.row() | output.known(brought) if brought else None}
-            | {"tries": answer.rows()}
+            | {"best": first, "tries": answer.rows()}
             | {"export": launch and output.exported(launch)}
         )
     else:

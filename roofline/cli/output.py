@@ -131,7 +131,10 @@ def say(*lines: str, style: str = "") -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Rows under their columns; a column whose name begins with ">" is of numbers."""
+    """Rows under their columns, nothing where there is no row; a column whose name begins with ">" is of numbers."""
+    listed = list(rows)
+    if not listed:
+        return
     found = Table(
         box=box.SIMPLE_HEAD,
         title=Text(title) if title else None,
@@ -143,7 +146,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = ""
         numbers = name.startswith(">")
         justify: Literal["left", "right"] = "right" if numbers else "left"
         found.add_column(Text(name.removeprefix(">")), justify=justify, overflow="fold")
-    for row in rows:
+    for row in listed:
         found.add_row(*map(Text, row))
     console().print(found)
 
