@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -46,12 +47,13 @@ def compare(asked: Asked, best: Chosen, now: Chosen | None) -> None:
 def draw(candidates: list[Chosen]) -> None:
     """Bars, what separates each from the first, and a table with a column for each."""
     found = comparison.compare([one.job for one in candidates], [one.name for one in candidates])
+    candidates = [replace(one, job=job) for one, job in zip(candidates, found.jobs, strict=True)]
     numbers = {one.name: one.numbers for one in candidates}
     first, *rest = found.sentences
     said = ", ".join(f"{name} {show(one.seconds, 's')}" for name, one in numbers.items())
     panel = live_chart.Panel(
         figures.side_by_side(numbers), f"Steps cut into terms: {said}", "Steps, term by term",
-        first, " " + " ".join(rest),
+        first, " " + " ".join([*rest, found.footing]),
         "Solid: compute. Hatched: communication that is waited for, and waiting.",
     )  # fmt: skip
     live_chart.draw_panels([panel], "plan-compare")

@@ -5,13 +5,14 @@
     found.sentences   what separates each from the first
 
 Jobs with other batches or numbers of GPUs compare by GPU seconds for a million tokens: the same
-terms, times GPUs, over tokens.
+terms, times GPUs, over tokens. Jobs on calibrated and on uncalibrated accelerators compare at the
+rates of their datasheets, all of them; ``footing`` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -19,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Cluster
 from roofline.describe import degrees, describe
 from roofline.explain import TOLD, differences
 from roofline.outcome import Outcome, outcome
 from roofline.planner import Plan
 from roofline.step import StepTime
-from roofline.training import Training
+from roofline.training import ACHIEVABLE, Training, overlay_of
 from roofline.units import Count, show
 
 Column = NDArray[np.float64]
@@ -38,6 +40,7 @@ class Comparison:
 
     names: tuple[str, ...]
     jobs: tuple[Training, ...]
+    footing: str = ""  # why all are at peak rates, where a calibration was left aside
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -147,7 +150,7 @@ class Comparison:
             "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
             for row in rows
         ]
-        return "\n".join([*lines, "", *self.sentences])
+        return "\n".join([*lines, "", *self._told])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in ("", *self.names))
@@ -155,8 +158,13 @@ class Comparison:
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self.text_rows()
         )
-        said = "".join(f"<li>{escape(each)}</li>" for each in self.sentences)
+        said = "".join(f"<li>{escape(each)}</li>" for each in self._told)
         return f"<table><tr>{head}</tr>{body}</table><ul>{said}</ul>"
+
+    @property
+    def _told(self) -> tuple[str, ...]:
+        """The sentences, and on which footing."""
+        return (*self.sentences, self.footing) if self.footing else self.sentences
 
     @property
     def _scales(self) -> Column:
@@ -207,7 +215,43 @@ def compare(jobs: Sequence[Training | Plan], names: Sequence[str] | None = None)
         raise ValueError(
             f"names: {', '.join(called)} is refused; allowed: {len(ready)} that differ, one for each job"
         )
-    return Comparison(called, ready)
+    footing = one_footing(dict(zip(called, ready, strict=True)))
+    if footing:
+        ready = tuple(replace(job, overlay=None) for job in ready)
+    return Comparison(called, ready, footing)
+
+
+def one_footing(given: Mapping[str, Training | Cluster]) -> str:
+    """Why calibrations have to be left aside where these are compared; empty where they need not.
+
+    A datasheet's rates against calibrated ones would make the uncalibrated accelerator win.
+
+    Args:
+        given: jobs, or clusters whose jobs will be predicted at achievable rates, by name.
+    """
+    bare = [name for name, one in given.items() if _uncalibrated(one)]
+    fitted = [name for name, one in given.items() if _fitted(one)]
+    if not (bare and fitted):
+        return ""
+    return (
+        "All are compared at the rates of their datasheets, because nobody has calibrated whole "
+        f"steps of {', '.join(bare)}."
+    )
+
+
+def _fitted(one: Training | Cluster) -> bool:
+    """Whether whole steps are predicted with a calibration."""
+    if isinstance(one, Training):
+        return one.fit is not None
+    overlay = overlay_of(ACHIEVABLE, one)
+    return overlay is not None and overlay.step is not None
+
+
+def _uncalibrated(one: Training | Cluster) -> bool:
+    """Whether they are not, because the accelerator has none."""
+    if isinstance(one, Training):
+        return not (_fitted(one) or _fitted(one.cluster))
+    return not _fitted(one)
 
 
 def _job(place: int, given: Training | Plan) -> Training:

@@ -43,15 +43,20 @@ def summary_table(found: Summary) -> Table:
     return error_table(found.groups, ", ".join(found.by))
 
 
-def left_out_table(found: Sequence[LeftOut]) -> Table:
-    """Fitted and left out side by side, a calibration and family a line."""
-    numbers = (f"{which}: {name}" for which in KINDS for name in ("bias", "median", "90%"))
+def left_out_table(found: Sequence[LeftOut], in_sample: bool = True) -> Table:
+    """Fitted and left out side by side, a calibration and family a line.
+
+    Args:
+        in_sample: whether the runs are those that were fitted; else there is nothing beside.
+    """
+    kinds = KINDS if in_sample else KINDS[1:]
+    numbers = (f"{which}: {name}" for which in kinds for name in ("bias", "median", "90%"))
     names = ("calibration, family", ">runs", *(f">{name}" for name in numbers), "left out by")
     rows = [
         (
             f"{each.calibration}, {each.family}",
             str(each.left_out.runs),
-            *_spread(each.fitted),
+            *(_spread(each.fitted) if in_sample else ()),
             *_spread(each.left_out),
             "model" if "each model" in each.how else "source",
         )

@@ -54,7 +54,8 @@ def first(
     if bad.all():
         raise ValueError(
             f"batch: {batch:g} sequences of {sequence:g} tokens are refused on {gpus:,} GPUs; "
-            f"allowed: what replicas can share out, such as {gpus:,} sequences, one a GPU"
+            f"allowed: what replicas can share out, such as {gpus * sequence:.0f} tokens ({gpus:,} "
+            "sequences, one a GPU)"
         )
     need = np.asarray(peak(dims, table, recipe).total)
     fits = ~bad & (need <= FULL * cluster.hbm_bytes)

@@ -14,6 +14,8 @@ from roofline.names import choose
 from roofline.workload import Workload
 
 _PRESETS: dict[str, Preset] = {row.name: row for row in (*DENSE, *MIXTURES)}
+# Other names of the same sizes.
+_ALIASES = {f"llama-3.1-{size}": f"llama-3-{size}" for size in ("8b", "70b", "405b")}
 
 
 def presets() -> list[str]:
@@ -22,7 +24,7 @@ def presets() -> list[str]:
 
 
 def preset(name: str) -> Preset:
-    """The preset of this name.
+    """The preset of this name, or of another that its publisher has for the same sizes.
 
     Raises:
         ValueError: when there is none, naming the nearest.
@@ -30,7 +32,7 @@ def preset(name: str) -> Preset:
     >>> preset("llama-3-70b").model.d_ff
     28672
     """
-    return choose("model", name, _PRESETS)
+    return choose("model", _ALIASES.get(name, name), _PRESETS)
 
 
 def workload(name: str, tokens: float) -> Workload:

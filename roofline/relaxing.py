@@ -73,7 +73,8 @@ def _nothing(job: Job, framework: Framework) -> str:
     if gpus:
         text += f"; the nearest numbers of GPUs that do: {_both(gpus)}"
     if sizes:
-        text += f"; the nearest batches that do: {_both(sizes)} sequences"
+        tokens = [f"{n * job.sequence:.0f} tokens ({n:,} sequences)" for n in sizes]
+        text += f"; the nearest batches that do: {' and '.join(tokens)}"
     return text
 
 

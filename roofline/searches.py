@@ -21,15 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import Cluster
+from hardware_profiles import Calibration, Cluster
 from roofline import checks
 from roofline.calibrated import dtype_of
+from roofline.compare import one_footing
 from roofline.counting import parameters
 from roofline.describe import describe
 from roofline.model import Transformer
 from roofline.model_flops import operations
-from roofline.planner import Plan, alone, largest, plan
-from roofline.training import PEAK
+from roofline.planner import alone, largest, plan
+from roofline.training import ACHIEVABLE, PEAK
 from roofline.tries import (
     FINER,
     MOST_GPUS,
@@ -160,11 +161,17 @@ def cheapest(
 
 
 def over_clusters(
-    model: Transformer, clusters: Mapping[str, Cluster] | Sequence[Cluster], gpus: int, **asked: Any
+    model: Transformer,
+    clusters: Mapping[str, Cluster] | Sequence[Cluster],
+    gpus: int,
+    *,
+    rates: str | Calibration = ACHIEVABLE,
+    **asked: Any,
 ) -> Search:
     """The best layout on as many GPUs of each of several machines; most tokens per second first.
 
-    A machine that cannot (no such precision, too little memory) keeps its reason.
+    A machine that cannot (no such precision, too little memory) keeps its reason. Where one of them
+    has no calibration of whole steps, all are predicted at peak rates, and the sentence says so.
 
     Raises:
         ValueError: no cluster at all.
@@ -172,6 +179,8 @@ def over_clusters(
     rows = clusters if isinstance(clusters, Mapping) else {one.name: one for one in clusters}
     if not rows:
         raise ValueError("clusters: none is given; allowed: one and more")
+    footing = one_footing(rows) if rates == ACHIEVABLE else ""
+    asked["rates"] = PEAK if footing else rates
 
     def conclude(found: Sequence[Try]) -> tuple[str, Try | None]:
         fitting = sorted((one for one in found if one.fits), key=lambda one: one.seconds)
@@ -182,10 +191,8 @@ def over_clusters(
             f"{best.value}: {show(best.tokens_per_second / gpus)} tokens/s a GPU, {_layout(best)}"
         )
         behind = [f"{one.value} {one.seconds / best.seconds - 1:.0%} slower" for one in fitting[1:]]
-        ideal = [str(one.value) for one in fitting if one.plan and _ideal(one.plan)]
-        if ideal and len(ideal) < len(fitting):
-            behind.append(f"at peak rates, for want of a calibration: {', '.join(ideal)}")
-        return "; ".join([told, *behind]), best
+        said = "; ".join([told, *behind])
+        return f"{said}. {footing}" if footing else said, best
 
     return Search(tries(rows, lambda name: plan(model, rows[name], gpus, **asked)), conclude)
 
@@ -320,11 +327,6 @@ def _above(**values: float) -> None:
 
 def _layout(found: Try) -> str:
     return describe(found.plan.layout()) if found.plan else ""
-
-
-def _ideal(found: Plan) -> bool:
-    """Predicted at peak rates because nobody has calibrated the accelerator."""
-    return found.question.rates != PEAK and found.best is not None and found.best.overlay is None
 
 
 def _unmet(found: Sequence[Try], what: str, days: float, cluster: Cluster, most: int) -> str:

@@ -6,7 +6,10 @@ Every suspect is one choice of the layout or one rate of the machine changed, an
 anew: all of them in one call, a column each. Beside them stand the terms of the step with the factor
 by which each alone would have to grow. Suspects rank by how near they come, common ones before
 rare ones; those that go the wrong way, or that the layout cannot have, are left out. A difference
-within the error of the calibration needs no suspect, and the sentence says so.
+within the error of the calibration needs no suspect, and the sentence says so. A time that even
+the datasheet's peak does not allow has none either:
+
+    T_measured < model FLOPs / (GPUs · peak)
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from roofline.calibrated import Behaviour
 from roofline.constraints import misfits
 from roofline.layout import FLASH, OVERLAP, RECOMPUTE, Layout
 from roofline.machine import Tier
+from roofline.outcome import outcome
 from roofline.step import predict
 from roofline.training import Training
 from roofline.units import Seconds, show
@@ -130,11 +134,17 @@ class Suspicion:
     predicted: float
     within: bool  # the error that the calibration is known to have
     suspects: tuple[Suspect, ...]  # the likeliest first
+    least: float = 0.0  # what the model's FLOPs take at the peak of the datasheet [s]
 
     @property
     def gap(self) -> float:
         """Measured minus predicted. [s]"""
         return self.measured - self.predicted
+
+    @property
+    def possible(self) -> bool:
+        """Whether the peak of the datasheet allows the measured time."""
+        return self.measured >= self.least
 
     def sentence(self) -> str:
         """The difference, and the first suspect."""
@@ -142,6 +152,11 @@ class Suspicion:
         size = f"{abs(ratio):.3g}" if abs(ratio) >= 10 else f"{abs(ratio):.1%}"
         said = f"Measured {show(self.measured, 's')}, predicted {show(self.predicted, 's')}: "
         said += f"{size} {'slower' if ratio > 0 else 'faster'} than predicted. "
+        if not self.possible:
+            return (
+                f"{said}That is faster than the datasheet's peak allows: the model's FLOPs alone take "
+                f"{show(self.least, 's')} there. Check tokens, GPUs and precision."
+            )
         if self.within:
             return said + "That is within the error of the prediction: there is little to explain."
         if not self.suspects:
@@ -163,6 +178,10 @@ def suspects(job: Training, measured: float) -> Suspicion:
     gap = measured - predicted
     error = job.error.median if job.error else 0.01
     within = abs(np.log(measured / predicted)) <= error
+    brought = outcome(job)
+    least = float(brought.seconds * brought.mfu)
+    if measured < least:
+        return Suspicion(float(measured), predicted, False, (), least)
     named = candidates(job)
     times = seconds_under(job, named) if named else ()
     found = [
@@ -172,9 +191,8 @@ def suspects(job: Training, measured: float) -> Suspicion:
     found += [_grown(term, float(np.asarray(each)), predicted, gap)
               for term, each in job.time.terms.items() if np.all(each > 0)]  # fmt: skip
     good = [each for each in found if each.explained >= LEAST and each.factor > 0]
-    return Suspicion(
-        float(measured), predicted, bool(within), tuple(sorted(good, key=lambda each: each.score))
-    )
+    ranked = tuple(sorted(good, key=lambda each: each.score))
+    return Suspicion(float(measured), predicted, bool(within), ranked, least)
 
 
 def _suspect(each: Candidate, under: float, predicted: float, measured: float) -> Suspect:

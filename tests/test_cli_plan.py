@@ -123,9 +123,14 @@ class TestPlan:
             raise AssertionError("searched")
 
         monkeypatch.setattr(planner, "_rows", searched)
-        for file in (tmp_path, tmp_path / "no" / "train.sh"):
+        beyond = tmp_path / "no" / "train.sh"
+        told = {
+            tmp_path: " is a folder",
+            beyond: f" cannot be written: there is no folder {beyond.parent}",
+        }
+        for file, why in told.items():
             for command in (f"plan {FEW} --export megatron", f"export megatron {JOB}"):
-                assert f"--output: {file} is " in refused(f"{command} --output {file}")
+                assert f"--output: {file}{why}" in refused(f"{command} --output {file}")
         assert "--output: a launch file needs --export" in refused(f"plan {FEW} --output x.sh")
 
     def test_an_interrupt_leaves_no_file(
@@ -333,12 +338,18 @@ BAD = {
     f"plan {JOB} --framework megatrn": "--framework: 'megatrn' is not one; the nearest",
     f"plan {JOB} --headroom 2": "--headroom: 2.0 is refused",
     "plan --gpus 16 --tokens 5000": "--tokens: 5,000 is refused; .* the nearest: 4,096 and 8,192",
-    f"plan {JOB} --compare tq=2": "LAYOUT: 'tq' is not one; the nearest is tp",
-    f"plan {JOB} --compare tp": "LAYOUT: 'tp' is refused; allowed: NAME=VALUE",
-    f"plan {JOB} --compare tp=1,tp=2": "LAYOUT: tp is given twice",
+    f"plan {JOB} --compare tq=2": "--compare: 'tq' is not one; the nearest is tp",
+    f"plan {JOB} --compare tp": "--compare: 'tp' is refused; allowed: NAME=VALUE",
+    f"plan {JOB} --compare tp=1,tp=2": "--compare: tp is given twice",
     f"plan {JOB} --export megatrn": "--export: 'megatrn' is not one; the nearest",
     f"plan {JOB} --export nmeo": "--export: 'nmeo' is not one; the nearest",
-    "plan --gpus 509": "numbers of GPUs that do: 504 and 512; the nearest batches that do: 1,018",
+    "plan --gpus 509": "GPUs that do: 504 and 512; .* 4169728 tokens .1,018 sequences. and 6254592 ",
+    f"plan {JOB} --budget 1T --days 0": "--days: 0 is refused; allowed: above 0",
+    "plan --budget 1T --days 0": "--days: 0 is refused; allowed: above 0",
+    f"plan {JOB} --cluster dgx-a100-superpod --precision fp8": "--precision: .* has no fp8 rate",
+    f"plan {JOB} --compare tp=8,foo=3": "--compare: 'foo' is not one; allowed: tp, cp",
+    "explain --gpus 3": "--tokens: 1024 sequences .* 12288 tokens .3 sequences, one a GPU",
+    "plan --model llama-3.2-405b": "--model: 'llama-3.2-405b' is not one; the nearest are? llama-3",
     "plan --gpus 97 --model deepseek-v3": "no layout of deepseek-v3 on 97 GPUs .* 96 and 104",
     "plan --gpus 100000": "100,000 GPUs divides a batch of 1,024 .* 98,304 and 100,352; ",
     "plan --gpus 64 --cluster l40s-box": "--gpus: 64 is refused; l40s-box has 8 GPUs and no network",

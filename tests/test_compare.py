@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hardware_profiles as hw
-from roofline.compare import Comparison, compare
+from roofline.compare import Comparison, compare, one_footing
 from roofline.layout import Layout
 from roofline.outcome import outcome
 from roofline.planner import Plan, plan
@@ -16,6 +16,7 @@ from roofline.training import Training, training
 
 H100 = hw.cluster("dgx-h100-superpod")
 A100 = hw.cluster("dgx-a100-superpod")
+MI300X = hw.cluster("mi300x-pod")  # nobody has calibrated whole steps of it
 LLAMA = preset("llama-3-8b").model
 
 
@@ -61,6 +62,31 @@ def test_plans_stand_for_their_best() -> None:
     side = compare(plans, ["free", "tp 4"])
     assert side.names == ("free", "tp 4")
     assert [float(p.ranked["seconds"][0]) for p in plans] == pytest.approx(list(side.seconds))
+
+
+def test_datasheet_rates_are_not_set_against_calibrated_ones() -> None:
+    """Both at their peaks: the matmuls of one job differ by the ratio of the datasheets' 989.4 and
+    1307.4 TFLOP/s in bf16."""
+    both = compare([job(tp=2), job(MI300X, tp=2)])
+    assert [one.fit for one in both.jobs] == [None, None]
+    ratio = both.terms["matmuls"][0] / both.terms["matmuls"][1]
+    assert ratio == pytest.approx(1307.4 / 989.4, rel=0.02)
+    assert "nobody has calibrated whole steps of mi300x-pod" in both.footing
+    assert both.footing in repr(both)
+    assert both.footing in both._repr_html_()
+
+
+def test_peak_rates_that_were_asked_for_are_kept_beside_calibrated_ones() -> None:
+    ideal = training(LLAMA, job(tp=2).layout, H100, rates="peak")
+    both = compare([job(tp=2), ideal], ["achievable", "peak"])
+    assert both.footing == ""
+    assert both.seconds[0] > both.seconds[1]
+
+
+def test_all_uncalibrated_or_all_calibrated_need_no_footing() -> None:
+    assert one_footing({"a": MI300X, "b": MI300X}) == ""
+    assert one_footing({"a": H100, "b": A100}) == ""
+    assert one_footing({"a": H100, "b": MI300X}).endswith("whole steps of b.")
 
 
 def test_other_sizes_compare_by_gpu_seconds_for_a_million_tokens() -> None:

@@ -105,6 +105,17 @@ class TestClusters:
         assert answer.best.value == H100.name
         assert "fp8" in answer.tries[0].reason
 
+    def test_an_uncalibrated_one_puts_all_on_the_rates_of_their_datasheets(self) -> None:
+        pair = [H100, hw.cluster("mi300x-pod")]
+        answer = searches.over_clusters(LLAMA, pair, 16, **ASKED).answer
+        for one, where in zip(answer.tries, pair, strict=True):
+            assert one.seconds == float(
+                plan(LLAMA, where, 16, rates="peak", **ASKED).ranked["seconds"][0]
+            )
+        assert "nobody has calibrated whole steps of mi300x-pod" in answer.sentence
+        at_peak = searches.over_clusters(LLAMA, pair, 16, rates="peak", **ASKED).answer
+        assert "calibrated" not in at_peak.sentence
+
     def test_none_is_refused(self) -> None:
         with pytest.raises(ValueError, match="clusters: none is given"):
             searches.over_clusters(LLAMA, [], 16, **ASKED)

@@ -92,6 +92,21 @@ def test_a_small_difference_is_within_the_error() -> None:
     assert "within the error" in found.sentence()
 
 
+def test_faster_than_the_peak_of_the_datasheet_has_no_suspects() -> None:
+    """6 FLOPs a parameter and token (arXiv:2001.08361, section 2.1), of the 8.03e9 parameters
+    without the 0.525e9 of the embedding, over the 989.4e12 FLOP/s of the H100's datasheet."""
+    least = 6 * (8.03e9 - 0.525e9) * 64 * 4096 / (64 * 989.4e12)
+    found = suspects(job(), 0.99 * least)
+    assert not found.possible
+    assert not found.suspects
+    assert "faster than the datasheet's peak allows" in found.sentence()
+    assert "tokens, GPUs and precision" in found.sentence()
+    assert found.least == pytest.approx(least, rel=0.08)  # attention is not among the 6
+    slower = suspects(job(), 1.01 * found.least)
+    assert slower.possible
+    assert slower.suspects
+
+
 def test_one_call_is_each_by_itself() -> None:
     """Predictions in a column are those of single layouts."""
     named = [each for each in candidates(job()) if each.choices]

@@ -36,6 +36,7 @@ OPTIONS = {
     "at_most": "node_limit",
     "convention": "bytes_per_parameter",
     "output": "output_file",
+    "batch": "tokens",
 }
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from roofline.calibrated import dtype_of
 from roofline.cli import inputs, output
 from roofline.cli.inputs import model as model
 from roofline.limits import FRAMEWORKS, Limit
@@ -56,9 +57,23 @@ class Asked:
     options: Mapping[str, Any]  # keywords of ``plan``
 
     def plan(self, limits: Mapping[str, Limit], bar: Bar | None = None) -> Plan:
-        """The plan within some limits."""
+        """The plan within some limits.
+
+        Raises:
+            ValueError: as ``planner.plan``, and naming a precision that the GPU lacks.
+        """
+        self.check()
         more: dict[str, Any] = {**self.options, **limits, "progress": bar}
         return plan(self.model, self.machine.profile, self.gpus, **more)
+
+    def check(self) -> None:
+        """Pass where the GPU has a rate for the precision.
+
+        Raises:
+            ValueError: where it has none, naming those that it has.
+        """
+        with inputs.naming("--precision"):
+            self.machine.profile.flops(dtype_of(self.options["precision"]))
 
     def line(self) -> str:
         """The machine, for people; of its whole units some GPUs may stay idle."""
@@ -99,11 +114,14 @@ def limits(params: Mapping[str, Any]) -> dict[str, Limit]:
     return {name: params[name] for name in CHOICES if params.get(name) is not None}
 
 
-def written(text: str, known: Mapping[str, Any] | None = None) -> dict[str, str]:
+def written(
+    text: str, known: Mapping[str, Any] | None = None, field: str = "LAYOUT"
+) -> dict[str, str]:
     """Names and values of ``tp=8,pp=2-4,recompute=none,full``.
 
     Args:
         known: names that may stand there beside choices.
+        field: what a refusal begins with.
 
     Raises:
         ValueError: no value, a name that is no choice, or one given twice.
@@ -120,10 +138,10 @@ def written(text: str, known: Mapping[str, Any] | None = None) -> dict[str, str]
             continue
         last = name.replace("-", "_").lower()
         if not (equals and value):
-            raise ValueError(f"LAYOUT: {text!r} is refused; allowed: NAME=VALUE,…, as tp=8,pp=4")
-        choose("LAYOUT", last, dict.fromkeys((*CHOICES, *(known or ()))))
+            raise ValueError(f"{field}: {text!r} is refused; allowed: NAME=VALUE,…, as tp=8,pp=4")
+        choose(field, last, dict.fromkeys((*CHOICES, *(known or ()))))
         if last in found:
-            raise ValueError(f"LAYOUT: {last} is given twice in {text!r}; allowed: once")
+            raise ValueError(f"{field}: {last} is given twice in {text!r}; allowed: once")
         found[last] = value
     return found
 

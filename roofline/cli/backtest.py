@@ -237,7 +237,7 @@ def _tell(result: Backtest, rows: Sequence[Row], names: list[str], in_sample: bo
         output.table(*tables.summary_table(found), title=title + seen)
         if not in_sample:
             output.say("Baseline: one utilisation per GPU and precision, of the runs that we ship")
-        _tell_left_out(found, rows)
+        _tell_left_out(found, rows, in_sample)
         if found.rankings:
             output.table(*tables.ranking_table(found.rankings), title="Ranks within sweeps")
         _tell_worst(rows)
@@ -246,12 +246,18 @@ def _tell(result: Backtest, rows: Sequence[Row], names: list[str], in_sample: bo
     _tell_counts(result, rows)
 
 
-def _tell_left_out(found: evidence.Summary, rows: Sequence[Row]) -> None:
-    used = {row.accelerator for row in rows}
-    here = [each for each in found.left_out if used & set(each.accelerators)]
+def _tell_left_out(found: evidence.Summary, rows: Sequence[Row], in_sample: bool) -> None:
+    used = {(row.accelerator, row.family) for row in rows}
+    here = [
+        each
+        for each in found.left_out
+        if any((name, each.family) in used for name in each.accelerators)
+    ]
     if here:
         title = "Shipped calibrations on the core set: fitted, and with each source left out"
-        output.table(*tables.left_out_table(here), title=title)
+        if not in_sample:
+            title = "Shipped calibrations on the runs that we ship, with each source left out"
+        output.table(*tables.left_out_table(here, in_sample), title=title)
 
 
 def _tell_strangers(rows: Sequence[Row]) -> None:

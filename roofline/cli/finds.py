@@ -8,11 +8,14 @@ from typing import Any
 
 import typer
 
+from hardware_profiles import Cluster
 from hardware_profiles.errors import NoNetwork
-from roofline import searches
+from roofline import checks, searches
 from roofline.cli import inputs, output
 from roofline.cli.asked import Asked, Bar, asked, limits
+from roofline.compare import one_footing
 from roofline.names import choose
+from roofline.training import ACHIEVABLE, PEAK
 
 FINDS = ("gpus", "money", "batch", "sequence", "cluster")
 
@@ -21,17 +24,18 @@ def sought(params: Mapping[str, Any]) -> str | None:
     """What is searched over, said or meant.
 
     Raises:
-        ValueError: an unknown search, or one without what it needs.
+        ValueError: an unknown search, one without what it needs, or days that are not above 0.
     """
     what: str | None = params["find"]
+    if params["days"] is not None:
+        checks.above("days", params["days"])
+    budget, days, price = (params[name] is not None for name in ("budget", "days", "price"))
     if what is not None:
         choose("find", what, dict.fromkeys(FINDS))
     elif "," in params["cluster"]:
         what = "cluster"
-    elif params["gpus"] is None and params["budget"] and params["days"]:
-        what = "gpus" if params["price"] is None else "money"
-    elif params["gpus"] is None and params["budget"] and params["price"]:
-        what = "money"
+    elif params["gpus"] is None and budget and (days or price):
+        what = "money" if price else "gpus"
     needed = {"gpus": ("budget", "days"), "money": ("budget",)}.get(what or "", ())
     for name in needed:
         if params[name] is None:
@@ -43,10 +47,15 @@ def find(what: str, params: Mapping[str, Any]) -> None:
     """A search over GPUs, batch, sequence or clusters: its tries as they come, and its answer."""
     names, form = params["cluster"].split(","), output.wanted(params)
     job = _job(params, names)
+    if what != "cluster":
+        job.check()
     with Bar() as bar:
         search = _search(what, job, params, names, bar)
         answer = search.answer
     best = answer.best.plan if answer.best else None
+    brought = answer.best.outcome if answer.best else None
+    first = answer.best.row() | output.known(brought) if answer.best and brought else None
+    footing = one_footing(_rows(params, names)) if _together(what, params) else ""
     launch = best.export(form) if form and best else None
     free = what in ("gpus", "money")  # nobody said how many GPUs
     if params["json"]:
@@ -54,18 +63,35 @@ def find(what: str, params: Mapping[str, Any]) -> None:
             job.about()
             | ({"gpus": None} if free else {})
             | {"limits": limits(params), "find": what, "answer": answer.sentence}
-            | {"best": answer.best.row() if answer.best else None, "tries": answer.rows()}
+            | ({"footing": footing or None} if what == "cluster" else {})
+            | ({"rates": "peak", "calibration": None} if footing else {})
+            | {"best": first, "tries": answer.rows()}
             | {"export": launch and output.exported(launch)}
         )
     else:
         machine = job.machine.profile.accelerator.title if free else job.line()
+        if what == "cluster":
+            machine = f"{job.gpus:,} GPUs of each cluster"
         output.say(f"{job.model.name} on {machine}")
         output.say(answer.sentence, style="bold")
+        output.say(*([output.held(brought)] if brought else []))
         output.table(_HEAD, [_tried(one) for one in answer.tries])
     if launch is not None:
         output.hand_over(launch, params["output_file"], params["json"])
     if answer.best is None:
         raise typer.Exit(1)
+
+
+def _together(what: str, params: Mapping[str, Any]) -> bool:
+    """Whether clusters are compared at what each achieves."""
+    return what == "cluster" and params["rates"] != "peak"
+
+
+def _rows(params: Mapping[str, Any], names: list[str]) -> dict[str, Cluster]:
+    """The clusters by name, as their profiles have them."""
+    asked = [{**params, "cluster": name.strip(), "gpus": None} for name in names]
+    profiles = [inputs.machine_of_steps(one).profile for one in asked]
+    return {one.name: one for one in profiles}
 
 
 def _job(params: Mapping[str, Any], names: list[str]) -> Asked:
@@ -89,13 +115,8 @@ def _search(
         given.pop("sequence")
         return searches.longest_sequence(job.model, where, job.gpus, **given)
     if what == "cluster":
-        machines = [
-            inputs.machine_of_steps({**params, "cluster": n.strip(), "gpus": None}) for n in names
-        ]
-        given.pop("rates")
-        rates = "peak" if params["rates"] == "peak" else "achievable"
-        rows = {one.profile.name: one.profile for one in machines}
-        return searches.over_clusters(job.model, rows, job.gpus, rates=rates, **given)
+        given["rates"] = ACHIEVABLE if _together(what, params) else PEAK
+        return searches.over_clusters(job.model, _rows(params, names), job.gpus, **given)
     assert budget is not None, "checked by _sought"
     if params["gpus"] is not None:
         given["most"] = job.gpus

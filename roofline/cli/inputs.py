@@ -207,8 +207,11 @@ class Chosen:
     def line(self) -> str:
         """The machine, for people."""
         rates = f"achievable by {self.overlay.name}" if self.overlay else "peak"
-        chip = self.profile.accelerator.title
-        return f"{self.cluster.gpus:,} × {chip} ({self.profile.title}), {rates} rates"
+        gpus, own, chip = self.cluster.gpus, self.profile.gpus, self.profile.accelerator.title
+        changed = f"{self.profile.name}, {'grown' if gpus > own else 'cut'}"
+        return (
+            f"{gpus:,} × {chip} ({self.profile.title if gpus == own else changed}), {rates} rates"
+        )
 
 
 def machine(params: Mapping[str, Any]) -> Chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,23 +136,33 @@ def read(
 
 def _tell(found: Description, chosen: inputs.Chosen, job: Training | None, why: str) -> None:
     """What was read, and what it brings."""
+    for one in found.ignored:
+        if one.misspelt:
+            said = f"{one.name} is ignored; the nearest option is {one.misspelt}"
+            output.say(said, style="bold red")
     output.say(f"{FORMATS[found.format].title}: {describe(found.layout)}", style="bold")
     if job is None:
         output.say(f"No prediction: {why}")
     else:
         brought = outcome(job)
+        fit = "" if _fits(job) else ": does not fit"
+        grown = ", grown" if found.layout.gpus > chosen.profile.gpus else ""
         output.say(
-            f"{job.model.name}, {job.precision}, {found.layout.gpus:,.0f} GPUs of {chosen.profile.title}: "
+            f"{job.model.name}, {job.precision}, {found.layout.gpus:,.0f} GPUs of "
+            f"{chosen.profile.name}{grown}: "
             f"{show(float(brought.seconds), 's')} a step, MFU {float(brought.mfu):.1%}, "
             f"{show(float(brought.tokens_per_second_per_gpu))} tokens/s a GPU, "
-            f"{show(float(job.memory.total), 'B')} of {show(job.cluster.hbm_bytes, 'B')}"
+            f"{show(float(job.memory.total), 'B')} of {show(job.cluster.hbm_bytes, 'B')}{fit}"
         )
-        if job.fit is None:
-            output.say(job.basis)
+        output.say(output.held(brought))
     output.say(*(f"assumed: {line}" for line in found.assumed), style="dim")
     if found.ignored:
         rows = [(one.name, str(one.value), one.why) for one in found.ignored]
         output.table(("ignored", "value", "why"), rows)
+
+
+def _fits(job: Training) -> bool:
+    return float(job.memory.total) <= job.cluster.hbm_bytes
 
 
 def _predicted(
@@ -160,7 +170,7 @@ def _predicted(
 ) -> tuple[Training | None, str]:
     """The job on the machine, grown to hold it; or why there is none."""
     if sizes is None and found.model is None:
-        return None, "the file states no sizes of a model; allowed: --model NAME"
+        return None, f"the file states {_left_out(found)}; allowed: --model NAME"
     where = chosen.profile
     if found.layout.gpus > where.gpus:
         where = holding(where, int(found.layout.gpus))
@@ -168,6 +178,24 @@ def _predicted(
         return found.training(where, sizes, chosen.overlay or PEAK), ""
     except ValueError as error:
         return None, f"its layout cannot be; {error}"
+
+
+SIZES = {
+    "layers": "number of layers",
+    "d_model": "width",
+    "d_ff": "feed-forward width",
+    "heads": "number of attention heads",
+    "kv_heads": "number of key and value heads",
+    "head_dim": "width of a head",
+    "vocab": "vocabulary",
+}
+
+
+def _left_out(found: Description) -> str:
+    """Which sizes of the model are not there, after "the file states"."""
+    if not found.lacking:
+        return "no sizes of a model"
+    return f"no {', no '.join(SIZES[name] for name in found.lacking)}, but other sizes of the model"
 
 
 def _text(file: str) -> str:
@@ -202,7 +230,9 @@ def _document(
         "seconds": brought and brought.seconds,
         "mfu": brought and brought.mfu,
         "tokens_per_s_per_gpu": brought and brought.tokens_per_second_per_gpu,
+        **(output.known(brought) if brought else {"basis": None, "band_s": None}),
         "memory_bytes": job and job.memory.total,
+        "fits": job and _fits(job),
         "terms": [{"name": n, "seconds": s} for n, s in job.time.terms.items()] if job else [],
         "ignored": [one._asdict() for one in found.ignored],
         "assumed": found.assumed,
@@ -238,15 +268,17 @@ def compare(
         roofline compare cluster=dgx-h100-superpod cluster=dgx-a100-superpod --gpus 64
     """
     with Bar() as bar:
-        jobs = [_one(text, ctx.params, bar) for text in layouts]
-    found = beside.compare(jobs, layouts)
+        found = _compared(layouts, ctx.params, bar)
     if json:
         output.as_json(
             {
                 "jobs": [
                     {"name": name, "layout": layout_of(job.layout), "text": describe(job.layout)}
                     | {"model": job.model.name, "cluster": job.cluster.name}
-                    for name, job in zip(found.names, found.jobs, strict=True)
+                    | output.known(brought)
+                    for name, job, brought in zip(
+                        found.names, found.jobs, found.outcomes, strict=True
+                    )
                 ],
                 "seconds": found.seconds,
                 "mfu": found.mfu,
@@ -255,11 +287,24 @@ def compare(
                 "memory_bytes": found.memory,
                 "memory": [{"part": n, "bytes": row} for n, row in found.parts.items()],
                 "sentences": found.sentences,
+                "footing": found.footing or None,
             }
         )
         return
     output.table(("", *found.names), found.text_rows())
-    output.say(*found.sentences)
+    output.say(*found.sentences, *([found.footing] if found.footing else []))
+    for name, brought in zip(found.names, found.outcomes, strict=True):
+        output.say(f"{name}: {output.held(brought)}", style="dim")
+
+
+def _compared(layouts: list[str], params: Mapping[str, Any], bar: Bar) -> beside.Comparison:
+    """The best of each text; all planned at peak rates where one of them has no other."""
+    found = beside.compare([_one(text, params, bar) for text in layouts], layouts)
+    if not found.footing:
+        return found
+    at_peak = {**params, "rates": PEAK}
+    again = beside.compare([_one(text, at_peak, bar) for text in layouts], layouts)
+    return replace(again, footing=found.footing)
 
 
 def _one(text: str, params: Mapping[str, Any], bar: Bar) -> Training:

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from roofline.bound import Term
 from roofline.export import Export, named
+from roofline.outcome import Outcome
 from roofline.units import show
 
 FILE_WIDTH = 140  # columns of a table that no terminal shows
@@ -58,11 +59,10 @@ def writable(file: Path | None) -> None:
     if file is None:
         return
     folder = file.absolute().parent
-    there = folder if folder.is_dir() else next(up for up in folder.parents if up.is_dir())
     if file.is_dir():
         why = f"is a folder; the nearest: {file / 'launch.sh'}"
-    elif there != folder:
-        why = f"is in no folder that there is; the nearest: {there / file.name}"
+    elif not folder.is_dir():
+        why = f"cannot be written: there is no folder {folder}"
     elif not os.access(file if file.exists() else folder, os.W_OK):
         why = "may not be written; allowed: a file of your own"
     else:
@@ -131,7 +131,10 @@ def say(*lines: str, style: str = "") -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Rows under their columns; a column whose name begins with ">" is of numbers."""
+    """Rows under their columns, nothing where there is no row; a column whose name begins with ">" is of numbers."""
+    listed = list(rows)
+    if not listed:
+        return
     found = Table(
         box=box.SIMPLE_HEAD,
         title=Text(title) if title else None,
@@ -143,7 +146,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = ""
         numbers = name.startswith(">")
         justify: Literal["left", "right"] = "right" if numbers else "left"
         found.add_column(Text(name.removeprefix(">")), justify=justify, overflow="fold")
-    for row in rows:
+    for row in listed:
         found.add_row(*map(Text, row))
     console().print(found)
 
@@ -160,6 +163,19 @@ def counted(value: Any, noun: str) -> str:
     ('1 rank', '1,024 ranks')
     """
     return f"{value:,.0f} {noun}{'' if value == 1 else 's'}"
+
+
+def held(found: Outcome) -> str:
+    """How far a step time may be off: by which runs that is known, and the band of nine in ten."""
+    if found.wide is None:
+        return found.sentence()
+    low, high = (show(float(end), "s") for end in found.wide)
+    return f"{found.sentence().removesuffix('.')}: {low} to {high}."
+
+
+def known(found: Outcome) -> dict[str, Any]:
+    """The same, for JSON."""
+    return {"basis": found.sentence(), "band_s": found.wide}
 
 
 def readable(latex: str) -> str:

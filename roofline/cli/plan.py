@@ -128,7 +128,10 @@ def _plan(params: Mapping[str, Any]) -> None:
     total = None if params["budget"] is None else inputs.count("--budget", params["budget"])
     with Bar() as bar:
         found = job.plan(bounds, bar)
-        others = [(text, job.plan(exactly(written(text)), bar)) for text in params["compare"] or []]
+        others = [
+            (text, job.plan(exactly(written(text, field="compare")), bar))
+            for text in params["compare"] or []
+        ]
     brought = outcome(found.best, budget=total, price=params["price"]) if found.best else None
     launch = found.export(form) if form and found.best else None
     if params["json"]:
@@ -153,9 +156,8 @@ def _tell(
     first, *rest = found.explain().sentences
     output.say(first, style="bold")
     output.say(*rest)
-    if found.best is not None and found.best.fit is None:
-        output.say(found.best.basis)
     if brought is not None:
+        output.say(output.held(brought))
         output.say(*_budget(brought, params["days"]))
     for text, other in others:
         output.say(_beside(found, text, other), style="bold")
@@ -247,6 +249,7 @@ def _best(found: Plan, brought: Outcome) -> dict[str, Any]:
     return plan_text.table(found, 1)[0] | {
         "seconds": brought.seconds,
         "error": brought.sentence(),
+        "band_s": brought.wide,
         "mfu": brought.mfu,
         "tokens_per_s_per_gpu": brought.tokens_per_second_per_gpu,
         "terms": [{"name": name, "seconds": each} for name, each in best.time.terms.items()],

@@ -17,7 +17,7 @@ from hardware_profiles import Calibration, Cluster
 from roofline.constraints import misfits
 from roofline.dims import Dims
 from roofline.export import bridge, deepspeed, megatron, nanotron, plain, torchtitan, trace
-from roofline.export.fields import Fields, differences, flat, settled, without_moot
+from roofline.export.fields import Fields, differences, flat, lacking, settled, without_moot
 from roofline.export.fields import layout as layout_of
 from roofline.export.fields import model as model_of
 from roofline.export.guess import guess
@@ -109,6 +109,7 @@ class Description:
     recipe: str | Recipe
     ignored: tuple[Ignored, ...] = ()  # options that change nothing here
     assumed: tuple[str, ...] = ()  # what the file leaves open
+    lacking: tuple[str, ...] = ()  # sizes of the model that it leaves out, where it states others
 
     @property
     def problems(self) -> list[str]:
@@ -197,14 +198,19 @@ def load(text: str, format: str | None = None, gpus: int | None = None) -> Descr
         options.assumed.append(f"sequence = {Layout(1).sequence} tokens: not stated")
     if row.read is not plain.read_text:
         fields = without_moot(fields)  # as Layout has them: they change nothing
+    layout = layout_of(fields)
+    if gpus is not None and layout.gpus != gpus:
+        own = f"the file's own numbers come to {layout.gpus:,} GPUs"
+        options.ignored.append(Ignored("gpus", gpus, own))
     return Description(
         format=name,
         model=model_of(fields),
-        layout=layout_of(fields),
+        layout=layout,
         precision=str(fields["precision"]),
         recipe=fields["recipe"],
         ignored=leftovers(options),
         assumed=tuple(options.assumed),
+        lacking=lacking(fields),
     )
 
 

@@ -153,6 +153,13 @@ def model(found: Mapping[str, Any]) -> Transformer | None:
     return Transformer(**plain, **{name: part for name, part in parts.items() if part})
 
 
+def lacking(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sizes without a default that some fields lack, where they state others."""
+    needed = [f.name for f in fields(Transformer)[1:] if f.default is MISSING]
+    missing = tuple(name for name in needed if f"model.{name}" not in found)
+    return missing if len(missing) < len(needed) else ()
+
+
 def _part(kind: Any, given: Mapping[str, Any]) -> Any:
     for name in given:
         choose(kind.__name__, name, {f.name: 0 for f in fields(kind)})

@@ -109,8 +109,7 @@ def _read_precision(o: Options, f: Fields) -> Fields:
     o.clash("bf16", "fp16")
     o.clash("fp8_format", "fp4_format")
     half = "fp16" if o.flag("fp16") else "bf16"
-    if not o.flag("bf16") and half == "bf16":
-        o.assumed.append("precision = bf16; the file trains in fp32, which is not modelled")
+    single = not o.flag("bf16") and half == "bf16"
     eight, four = o.text("fp8_format"), o.text("fp4_format")
     recipes = [o.text("fp8_recipe", "delayed"), o.text("fp4_recipe", "nvfp4")]
     gathered = o.flag("fp8_param_gather") and bool(eight)
@@ -120,6 +119,11 @@ def _read_precision(o: Options, f: Fields) -> Fields:
         precision = "mxfp8" if recipes[0] == "mxfp8" else "fp8"
     elif four:
         precision = "nvfp4"
+    if single:
+        told = "precision = bf16; the file trains in fp32"
+        if eight or four:
+            told = f"bf16 beside the matmuls in {precision}; the file has fp32 there"
+        o.assumed.append(f"{told}, which is not modelled")
     wide = long if half == "fp16" else not short
     return {
         "precision": precision,

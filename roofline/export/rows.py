@@ -22,12 +22,20 @@ FALSE = {"false": False, "0": False, "no": False, "off": False}
 NOTHING = ("", "none", "null", "~")
 
 
+ALIKE = "not known here; the nearest is "
+
+
 class Ignored(NamedTuple):
     """An option of a file that changes nothing here, and why."""
 
     name: str
     value: Any
     why: str
+
+    @property
+    def misspelt(self) -> str:
+        """The known option that was probably meant; empty where none is alike."""
+        return self.why.removeprefix(ALIKE) if self.why.startswith(ALIKE) else ""
 
 
 class Options:
@@ -217,7 +225,7 @@ def _why(name: str, known: Sequence[str]) -> str:
     if name.startswith("$"):
         return "the variable has no value in the text"
     near = get_close_matches(name, known, 1, 0.85)
-    return f"not known here; the nearest is {near[0]}" if near else "no part of the prediction"
+    return f"{ALIKE}{near[0]}" if near else "no part of the prediction"
 
 
 def nested(options: Mapping[str, Any]) -> Fields:
