@@ -1,6 +1,7 @@
 """Results under one set of conditions, ready to be judged: reported on, or calibrated from.
 
-Needs no torch. A result counts as ``trusted`` when its run checked it and found it right.
+Needs no torch. A result counts as ``trusted`` when its run checked it and found it right, or when
+another program, of which nobody here can tell, measured it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from validation.case import Case, Kernel
 from validation.kernels import kernels
 from validation.profile import Profile, rebuilt
-from validation.results import End, Failed, Header, Measured, Results, read
+from validation.results import METHOD, End, Failed, Header, Measured, Results, read
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Evidence:
 
     @property
     def trusted(self) -> tuple[Measured, ...]:
-        """What was checked and found right."""
+        """What was checked and found right, here or elsewhere."""
         return tuple(line for line in self.measured if trusted(line))
 
     @property
@@ -52,8 +53,8 @@ class Evidence:
 
 
 def trusted(line: Measured) -> bool:
-    """True for a result that its own run checked and found right."""
-    return line.correct == "yes" and line.seconds > 0
+    """True for a result whose program found it right; see ``Measured.trusted``."""
+    return line.trusted and line.seconds > 0
 
 
 def gather(*places: Path, run: str = "") -> Evidence:
@@ -78,7 +79,7 @@ def gather(*places: Path, run: str = "") -> Evidence:
         measured=measured,
         failed=tuple(line for case, line in failed.items() if case not in done),
         ends=tuple(end for end in results.ends if end.run in runs),
-        problems=tuple(map(str, results.problems)) + _orphans(results),
+        problems=(*map(str, results.problems), *_orphans(results), *_of_old(results)),
         profile=_profile(headers[0]),
     )
 
@@ -96,7 +97,9 @@ def _read(places: Iterable[Path]) -> Results:
 
 def _alike(results: Results, run: str, where: str) -> tuple[Header, ...]:
     """Headers under the conditions of ``run``, or of all runs when they are the same."""
-    everyone = list(results.headers.values())
+    everyone = [h for h in results.headers.values() if h.method == METHOD]
+    if results.headers and not everyone:
+        raise ValueError(f"{where}: {'; '.join(_of_old(results))}: measure again")
     if not everyone:
         first = f"; {results.problems[0]}" if results.problems else ""
         raise ValueError(f"{where}: no run's header in it, so nothing says what ran where{first}")
@@ -117,7 +120,6 @@ def _alike(results: Results, run: str, where: str) -> tuple[Header, ...]:
 
 def _differences(one: Header, other: Header) -> list[str]:
     fields: tuple[str, ...] = (
-        "method",
         "world",
         "device",
         "backend",
@@ -142,6 +144,16 @@ def _short(value: object) -> str:
 def _orphans(results: Results) -> tuple[str, ...]:
     lost = sorted({line.run for line in results.measured} - set(results.headers))
     return tuple(f"run {run}: its header is missing; its lines are left out" for run in lost)
+
+
+def _of_old(results: Results) -> tuple[str, ...]:
+    """Runs whose times mean something else than those measured now."""
+    others = (header for header in results.headers.values() if header.method != METHOD)
+    return tuple(
+        f"run {h.run}: measured by method {h.method}, which cannot be compared with {METHOD}; "
+        "its lines are left out"
+        for h in others
+    )
 
 
 def _profile(header: Header) -> Profile:

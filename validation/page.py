@@ -35,6 +35,8 @@ def headline(found: Report) -> str:
     if error is not None:
         judged = f"median error {error:.1%} of {summary['trusted']} trusted results"
         judged += f", which scatter by {spread:.0%}"
+    if summary["elsewhere"]:
+        judged += f"; {summary['elsewhere']} were measured by another program, not checked here"
     ran = ", ".join(filter(None, (hosts, *env["devices"], env["backend"], versions)))
     return f"{env['started']}: {ran}\npredicted for {env['profile']} at {rates}: {judged}"
 
@@ -83,7 +85,8 @@ def _hidden(one: Overlap) -> str:
 def _untrusted(found: Report) -> list[str]:
     why = {"no": "the result is wrong", "unchecked": "the run did not check it"}
     rows = {row.case: row for row in found.rows if not row.trusted}
-    return [f"{case}: {why.get(row.correct, 'no time')}" for case, row in rows.items()]
+    other = "its numbers contradict each other, or it took no time"
+    return [f"{case}: {why.get(row.correct, other)}" for case, row in rows.items()]
 
 
 def _few(lines: Sequence[str]) -> list[str]:

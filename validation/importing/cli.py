@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -119,13 +121,21 @@ def _import(
                     count += len(lines) - 1
                 left_out += [f"{file}: {why}" for why in found.left_out]
         except (ValueError, OSError) as error:
-            left_out.append(f"{file}: {error}")
+            left_out.append(f"{file}: {_told(error)}")
     for why in left_out[:SHOWN]:
         typer.echo(f"left out: {why}", err=True)
     if len(left_out) > SHOWN:
         typer.echo(f"and {len(left_out) - SHOWN} more", err=True)
     typer.echo(f"{count} measurements imported: {out / FILE}" if count else "nothing imported")
     raise typer.Exit(0 if count else 1)
+
+
+def _told(error: Exception) -> str:
+    """One sentence; what a profile or a record refuses is told by its first field."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
 
 
 def _text(file: Path) -> str:
@@ -136,6 +146,8 @@ def _text(file: Path) -> str:
             data = gzip.decompress(data)
         except EOFError:
             raise ValueError("compressed, and cut off") from None
+        except (zlib.error, gzip.BadGzipFile):
+            raise ValueError("compressed, and damaged on the way: copy it again") from None
     return data.decode("utf-8", "replace")
 
 

@@ -45,7 +45,7 @@ class Sample:
     seconds: Sequence[float]
     size: int = 1
     stride: int = 1
-    correct: Correct = "unchecked"
+    correct: Correct = "elsewhere"
 
     @property
     def case(self) -> Case:
