@@ -179,7 +179,8 @@ def test_a_line_nested_too_deeply_is_left_out(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert set(found.headers) == {"a", "b"}
     (problem,) = found.problems
-    assert problem.line == 2 and "nested" in str(problem)
+    assert problem.line == 2
+    assert "nested" in str(problem)
 
 
 @pytest.mark.parametrize("changed", [{"world": 10**11}, {"hosts": {"a": 10**11}}, {"world": 0}])

@@ -7,17 +7,20 @@ another program, of which nobody here can tell, measured it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from validation.bounds import impossible
 from validation.case import Case, Kernel
 from validation.kernels import kernels
 from validation.profile import Profile, rebuilt
 from validation.results import METHOD, End, Failed, Header, Measured, Results, read
+
+NAMED = 8  # results that are too fast, in words
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,9 @@ def gather(*places: Path, run: str = "") -> Evidence:
     results = _read(places)
     headers = _alike(results, run, " ".join(map(str, places)))
     runs = {header.run: header for header in headers}
-    chosen = Results(runs, [line for line in results.measured if line.run in runs])
+    profile = _profile(headers[0])
+    possible, too_fast = _sifted([m for m in results.measured if m.run in runs], profile)
+    chosen = Results(runs, possible)
     measured = tuple(chosen.best())
     done = {line.case for line in measured}
     failed = {line.case: line for line in results.failed if line.run in runs}
@@ -79,9 +84,17 @@ def gather(*places: Path, run: str = "") -> Evidence:
         measured=measured,
         failed=tuple(line for case, line in failed.items() if case not in done),
         ends=tuple(end for end in results.ends if end.run in runs),
-        problems=(*map(str, results.problems), *_orphans(results), *_of_old(results)),
-        profile=_profile(headers[0]),
+        problems=(*map(str, results.problems), *_orphans(results), *_of_old(results), *too_fast),
+        profile=profile,
     )
+
+
+def _sifted(lines: Sequence[Measured], profile: Profile) -> tuple[list[Measured], list[str]]:
+    """Without trusted results that are faster than the profile's peaks allow; why, of the first."""
+    why = {id(m): impossible(m, profile.cluster) for m in lines if trusted(m)}
+    said = list(dict.fromkeys(filter(None, why.values())))
+    more = [f"and {len(said) - NAMED} more as fast"] if len(said) > NAMED else []
+    return [m for m in lines if not why.get(id(m))], said[:NAMED] + more
 
 
 def _read(places: Iterable[Path]) -> Results:

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 
 from roofline.units import show
+from validation.rates import Rate
 from validation.report import Overlap, Report, Row
 
 WIDTH, HEIGHT, LEFT, TOP = 560, 420, 64, 16  # of the drawing, and of its edges [px]
@@ -45,7 +46,11 @@ def sections(found: Report) -> list[tuple[str, list[str]]]:
     """Titles and lines of everything that is told in words; empty ones left out."""
     told = [
         ("Slow against the profile", [rate.sentence for rate in found.rates if rate.slow]),
-        ("As the profile has it", [rate.sentence for rate in found.rates if not rate.slow]),
+        ("Faster than the profile", [rate.sentence for rate in found.rates if _fast(rate)]),
+        (
+            "As the profile has it",
+            [rate.sentence for rate in found.rates if not rate.slow and not rate.fast],
+        ),
         ("Slow starts", [start.sentence for start in found.starts]),
         ("Overlap of math and comms", list(_overlaps(found))),
         ("Stragglers", [one.sentence for one in found.stragglers]),
@@ -56,6 +61,10 @@ def sections(found: Report) -> list[tuple[str, list[str]]]:
         ("Problems of the files", list(found.problems)),
     ]
     return [(title, lines) for title, lines in told if lines]
+
+
+def _fast(rate: Rate) -> bool:
+    return rate.fast and not rate.slow
 
 
 def _suspect(cause: object) -> Iterable[str]:
