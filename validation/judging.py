@@ -145,6 +145,9 @@ def _numbers(row: Judged) -> tuple[str, str, str]:
 def _notes(found: Calibrated) -> list[str]:
     notes = [f"too little, left as it was: {line}" for line in found.lacking]
     notes += list(found.at_limit)
+    notes += list(found.worse)
+    if found.elsewhere:
+        notes.append(f"{found.elsewhere} results are another program's, not checked by this suite")
     if found.untrusted:
         notes.append(f"left out, as wrong or not checked: {found.untrusted} results")
     return notes
@@ -152,5 +155,6 @@ def _notes(found: Calibrated) -> list[str]:
 
 def _plain(found: Calibrated, out: Path) -> dict[str, Any]:
     rows = {"rows": [asdict(row) for row in found.rows], "whole": asdict(found.whole)}
-    told = {name: getattr(found, name) for name in ("fitted", "lacking", "at_limit", "untrusted")}
+    names = ("fitted", "lacking", "at_limit", "worse", "untrusted", "elsewhere")
+    told = {name: getattr(found, name) for name in names}
     return {"file": str(out), "name": found.overlay.name} | rows | told
