@@ -128,6 +128,15 @@ def test_broken_lines_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert "time: 'abc' is not a number" in told.output
 
 
+def test_one_bad_column_in_place_keeps_the_good_one(tmp_path: Path) -> None:
+    row = " 1048576 262144 float sum -1 50.0 20.97 39.32 0 inf 20.97 39.32 0"
+    told, found = run(tmp_path, "nccl-tests", log("all_reduce", row=row))
+    (kept,) = found.measured
+    assert kept.seconds == pytest.approx(50e-6)
+    assert "in_place" not in kept.parameters
+    assert "in place: time: 'inf' is refused" in told.output
+
+
 def test_several_tables_in_a_file_are_several_runs(tmp_path: Path) -> None:
     _, found = run(tmp_path, "nccl-tests", log("all_reduce") + log("all_gather", hosts=1))
     assert sorted(header.world for header in found.headers.values()) == [8, 16]

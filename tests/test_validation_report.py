@@ -464,3 +464,18 @@ def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["cases"] == len(read(place).measured)
+
+
+def test_every_case_is_printed_whole_through_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 columns have no room for long names and numbers: lines are as long as they need be."""
+    monkeypatch.setenv("COLUMNS", "80")
+    good = lines(H100, names=["matmul"], suite="quick")
+    told = CliRunner().invoke(app, ["report", str(written(tmp_path, good)), "--cases"])
+    assert told.exit_code == 0, told.output
+    for line in good:
+        (row,) = (text for text in told.output.splitlines() if f" {line.case} " in text)
+        cells = [cell.strip() for cell in row.strip("│").split("│")]
+        assert all(cells), row
+        assert cells[-1] == "yes"

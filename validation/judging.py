@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 import hardware_profiles as hp
@@ -21,6 +22,8 @@ from validation.calibrate import Calibrated, calibrate, write
 from validation.evidence import gather
 from validation.heldout import Judged
 from validation.report import Report, report
+
+WIDEST = 10_000  # characters of a line
 
 Places = Annotated[list[Path], typer.Argument(help="folders of runs, or files of results")]
 Run = Annotated[str, typer.Option(help="only runs under the conditions of this one")]
@@ -73,7 +76,7 @@ def calibrate_command(
     if as_json:
         typer.echo(json.dumps(_plain(found, out), ensure_ascii=False))
         return
-    Console().print(_judged(found))
+    _wide(_judged(found))
     for line in _notes(found):
         typer.echo(line)
     typer.echo(f"written: {out}; use it: --rates {out}, or put it in a folder of ROOFLINE_PROFILES")
@@ -87,13 +90,20 @@ def _refuse(error: object) -> Any:
 def _print(found: Report, cases: bool) -> None:
     console = Console()
     console.print(page.headline(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(_errors(found))
+    _wide(_errors(found))
     if cases:
-        console.print(_cases(found))
+        _wide(_cases(found))
     for title, lines in page.sections(found):
         console.print(f"\n{title}", style="bold")
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _wide(table: Table) -> None:
+    """Every column whole, however narrow the terminal or the pipe: a cut number is none."""
+    console = Console()
+    wanted = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    Console(width=max(console.width, wanted)).print(table, soft_wrap=True)
 
 
 def _errors(found: Report) -> Table:

@@ -159,7 +159,7 @@ def _refuse(why: str) -> NoReturn:
 def _show(found: dict[str, object]) -> None:
     console, summary = Console(), found["summary"]
     assert isinstance(summary, dict)
-    for name in ("all", "held_out"):
+    for name in ("all", "held_out") if summary["predicted"] else ():
         part = summary if name == "all" else summary[name]
         title = "every source" if name == "all" else "sources left out of the fit"
         table = Table("", "1 MB and more", "points", "less", "points", title=title)
@@ -170,7 +170,12 @@ def _show(found: dict[str, object]) -> None:
                 label = f"{each} nodes" if way == "by_nodes" else each
                 table.add_row(label, *_cells(medians))
         console.print(table)
-    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not: see --json")
+    refused = found["refused"]
+    assert isinstance(refused, list)
+    for each in () if summary["predicted"] else refused[:SHOWN]:
+        typer.echo(f"{each['id']}: {each['reason']}", err=True)
+    why = ": see --json" if refused else ""
+    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not{why}")
 
 
 def _cells(medians: dict[str, object]) -> list[str]:
