@@ -79,7 +79,7 @@ def topo_(
         data = {"kind": "cluster"} | writing.fields(made) | {"accelerator": made.accelerator.name}
         out.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), "utf-8")
     except (ValueError, OSError) as error:
-        _refuse(f"{file}: {error}")
+        _refuse(f"{file}: {_told(error)}")
     for tier in made.tiers:
         rate = writing.written(tier.bandwidth, "B/s")
         typer.echo(f"{tier.name}: {tier.degree} x {rate}{', no switch' if tier.direct else ''}")
@@ -132,10 +132,7 @@ def _import(
 
 def _told(error: Exception) -> str:
     """One sentence; what a profile or a record refuses is told by its first field."""
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
+    return records.first_of(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _text(file: Path) -> str:

@@ -166,7 +166,10 @@ def _group(args: Mapping[str, Any]) -> tuple[int, int]:
     apart = {b - a for a, b in pairwise(ranks)}
     if len(apart) > 1 or any(not 1 <= step <= MOST for step in apart):
         raise ValueError("the ranks of the group are not equally far apart")
-    return size, apart.pop() if apart else 1
+    stride = apart.pop() if apart else 1
+    if size * stride > MOST:
+        raise ValueError(f"{size} ranks, {stride} apart, are more than {MOST:,}")
+    return size, stride
 
 
 def _matmul(event: Event) -> Case:
