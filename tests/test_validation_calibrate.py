@@ -200,6 +200,20 @@ def test_too_little_is_refused_with_what_is_missing(tmp_path: Path) -> None:
         calibrate(gather(written(tmp_path / "none", [])), "x")
 
 
+def test_impossible_speeds_are_not_fitted_to_and_told(tmp_path: Path) -> None:
+    """A link four times as fast as it is: the case is named, the numbers are those without it."""
+    good = lines(MACHINE, names=["all-gather"], noise=0.02)
+    largest = max(good, key=lambda m: m.nbytes)
+    absurd = largest.model_copy(update={"case": "absurd", "seconds": largest.seconds / 20})
+    alone = calibrate(gather(written(tmp_path / "good", good)), "x")
+    both = calibrate(gather(written(tmp_path / "both", [*good, absurd])), "x")
+    assert both.overlay.step == alone.overlay.step
+    assert not alone.problems
+    (problem,) = both.problems
+    assert problem.startswith("absurd: ")
+    assert not both.at_limit
+
+
 @pytest.mark.parametrize("count", [4, 6])
 def test_two_results_to_fit_to_are_refused(count: int, tmp_path: Path) -> None:
     """Four in the half to fit to and four in the other are the least."""

@@ -49,6 +49,7 @@ class Calibrated:
     at_limit: tuple[str, ...]  # numbers that would go further if they might
     untrusted: int  # results that were left out: wrong, or not checked
     elsewhere: int  # results of other programs, which nobody here could check
+    problems: tuple[str, ...]  # lines and runs that could not be used, results that cannot be
 
     @property
     def worse(self) -> tuple[str, ...]:
@@ -101,8 +102,9 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
     limits = list(dict.fromkeys(limits))
     left = sum(not trusted(line) for line in evidence.measured)
     others = sum(line.correct == "elsewhere" for line in evidence.trusted)
+    unused, problems = lacking + lost, evidence.problems
     return Calibrated(
-        overlay, whole, tuple(rows), fitted, lacking + lost, tuple(limits), left, others
+        overlay, whole, tuple(rows), fitted, unused, tuple(limits), left, others, problems
     )
 
 
@@ -134,8 +136,10 @@ def _lack(stage: Stage, evidence: Evidence, wanted: int = 0) -> str:
 
 def _too_little(evidence: Evidence, lacking: Sequence[str]) -> str:
     there = "; ".join(lacking) if lacking else "no results of matmuls, memory or collectives"
+    why = f" ({evidence.problems[0]})" if evidence.problems else ""
     return (
-        f"too little to calibrate from, {len(evidence.trusted)} trusted results in all: {there}. "
+        f"too little to calibrate from, {len(evidence.trusted)} trusted results in all{why}: "
+        f"{there}. "
         "Measure more: python -m validation run --out DIR --suite full"
     )
 
