@@ -123,9 +123,12 @@ def read(text: str) -> Log:
             _comment(line, tables)
         elif line and not told:
             try:
-                tables[-1].rows.append(_row(line.split(), tables[-1].columns))
+                row, in_place = _row(line.split(), tables[-1].columns)
+                tables[-1].rows.append(row)
             except ValueError as error:
-                skipped.append(Skipped(number, raw.strip()[:200], str(error)))
+                in_place = str(error)
+            if in_place:
+                skipped.append(Skipped(number, raw.strip()[:200], in_place))
     return Log(tuple(_run(table) for table in tables if table.rows), tuple(skipped))
 
 
@@ -164,8 +167,11 @@ def _comment(line: str, tables: list[_Table]) -> None:
         table.columns = tuple("time" if word == "cputime" else word for word in words)
 
 
-def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[float | str, ...]:
-    """Size, type, redop, root, and both triples of time, algbw and busbw, in SI units."""
+def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[tuple[float | str, ...], str]:
+    """Size, type, redop, root, and both triples of time, algbw and busbw, in SI units.
+
+    Then what is wrong in place, where only what is out of place can be used.
+    """
     if not _NUMBER.match(words[0]):
         raise ValueError("not a row: it does not begin with a size")
     first = _place(columns, 0)
@@ -180,9 +186,18 @@ def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[float | str, ...
     second = _place(columns, 1)
     out = _timing(words[first : first + 3], size)
     inside = words[second : second + 3]
-    in_place = _timing(inside, size) if len(inside) == 3 else (math.nan,) * 3
+    in_place, why = _in_place(inside, size)
     wrong = _wrong(words[first + 3 : first + 4]), _wrong(words[second + 3 : second + 4])
-    return size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place, *wrong
+    return (size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place, *wrong), why
+
+
+def _in_place(words: Sequence[str], size: float) -> tuple[tuple[float, float, float], str]:
+    """As ``_timing`` has it; numbers that are none leave the rest of the row as it is."""
+    none = (math.nan,) * 3
+    try:
+        return (_timing(words, size) if len(words) == 3 else none), ""
+    except ValueError as error:
+        return none, f"in place: {error}"
 
 
 def _wrong(words: Sequence[str]) -> float:

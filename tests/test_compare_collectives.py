@@ -154,6 +154,11 @@ def test_the_command(tmp_path: Path) -> None:
         "1 points predicted, 1 not"
         in CliRunner().invoke(app, ["compare-collectives", str(file)]).output
     )
+    file.write_text("no\n[]\n", "utf-8")
+    garbage = CliRunner().invoke(app, ["compare-collectives", str(file)])
+    assert garbage.exit_code == 1
+    for said in ("line 1: cut off, or not JSON", "line 2: no object", "0 points predicted, 2 not"):
+        assert said in garbage.output
     assert CliRunner().invoke(app, ["compare-collectives", str(tmp_path / "none")]).exit_code == 2
     file.write_text("", "utf-8")
     assert CliRunner().invoke(app, ["compare-collectives", str(file)]).exit_code == 1

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 import hardware_profiles as hp
 from roofline import collectives
+from validation import page
 from validation.__main__ import app
 from validation.importing import nccl, nvbandwidth, topo, trace
+from validation.report import report
 from validation.results import Measured, Results, read
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -90,7 +92,7 @@ def test_every_program_of_nccl_tests(program: str, tmp_path: Path) -> None:
     assert (out.size, out.stride) == (16, 1)
     assert inside.parameters["in_place"] is True
     assert out.correct == "yes"
-    assert inside.correct == ("unchecked" if words[-1] == "N/A" else "yes")
+    assert inside.correct == ("elsewhere" if words[-1] == "N/A" else "yes")
     assert out.predicted is not None
     assert 0.3 < out.predicted / out.seconds < 3 or program in ("scatter", "gather", "sendrecv")
 
@@ -124,6 +126,15 @@ def test_broken_lines_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert len(found.measured) == 2
     assert told.output.count("left out:") == 3
     assert "time: 'abc' is not a number" in told.output
+
+
+def test_one_bad_column_in_place_keeps_the_good_one(tmp_path: Path) -> None:
+    row = " 1048576 262144 float sum -1 50.0 20.97 39.32 0 inf 20.97 39.32 0"
+    told, found = run(tmp_path, "nccl-tests", log("all_reduce", row=row))
+    (kept,) = found.measured
+    assert kept.seconds == pytest.approx(50e-6)
+    assert "in_place" not in kept.parameters
+    assert "in place: time: 'inf' is refused" in told.output
 
 
 def test_several_tables_in_a_file_are_several_runs(tmp_path: Path) -> None:
@@ -446,3 +457,42 @@ def test_importing_twice_gives_the_same_cases(tmp_path: Path) -> None:
     _, twice = run(tmp_path, "nccl-tests", log("all_reduce"))
     assert len(twice.headers) == len(once.headers)
     assert len(twice.latest()) == len(once.latest())
+
+
+def test_report_works_on_what_another_program_measured(tmp_path: Path) -> None:
+    """Bandwidth tests, traces and logs of ``-c 0`` count, and it is said that nobody here looked."""
+    _, found = run(tmp_path, "trace", json.dumps(TRACE))
+    assert all(m.correct == "elsewhere" and m.trusted for m in found.measured)
+    judged = report(tmp_path / "out")
+    assert judged.errors
+    assert judged.summary["elsewhere"] == judged.summary["trusted"] == len(found.measured)
+    assert f"{len(found.measured)} were measured by another program" in page.headline(judged)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        (gzip.compress(b'{"traceEvents": []}' * 99)[:-20], "compressed"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"\xff" * 40, "damaged"),
+    ],
+)
+def test_hostile_traces_are_refused_in_one_sentence(
+    text: str | bytes, why: str, tmp_path: Path
+) -> None:
+    told, _ = run(tmp_path, "trace", text)
+    assert told.exit_code == 1
+    assert why in told.output
+    assert len(told.output.splitlines()) == 2
+
+
+def test_one_absurd_kernel_leaves_the_others(tmp_path: Path) -> None:
+    """A group of 10³⁰ ranks and a kernel that never ended are left out, each with a reason."""
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"
+    absurd = kernel(name, 30.0, **REDUCED | {"Group size": 10**30})
+    events = [kernel(name, 30.0, **REDUCED), absurd, kernel(name, float("inf"), **REDUCED)]
+    told, found = run(tmp_path, "trace", json.dumps(TRACE | {"traceEvents": events}))
+    assert told.exit_code == 0, told.output
+    assert "Group size" in told.output
+    assert "without a duration" in told.output
+    assert [m.repeats for m in found.measured] == [1]

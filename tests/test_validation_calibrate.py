@@ -187,6 +187,8 @@ def test_a_machine_that_nobody_knows_starts_at_peaks(tmp_path: Path) -> None:
     assert step.collectives["all-to-all"] == step.collectives["all-gather"]
     assert step.attention.efficiency == 1
     assert "everything else at peaks" in result.overlay.source
+    for copied in ("all-to-all as all-gather", "all-reduce as all-gather"):
+        assert copied in result.overlay.source
     assert set(result.overlay.matmul) == {"bf16"}
 
 
@@ -196,6 +198,59 @@ def test_too_little_is_refused_with_what_is_missing(tmp_path: Path) -> None:
         calibrate(gather(written(tmp_path, few)), "x")
     with pytest.raises(ValueError, match="no results of matmuls, memory or collectives"):
         calibrate(gather(written(tmp_path / "none", [])), "x")
+
+
+def test_impossible_speeds_are_not_fitted_to_and_told(tmp_path: Path) -> None:
+    """A link four times as fast as it is: the case is named, the numbers are those without it."""
+    good = lines(MACHINE, names=["all-gather"], noise=0.02)
+    largest = max(good, key=lambda m: m.nbytes)
+    absurd = largest.model_copy(update={"case": "absurd", "seconds": largest.seconds / 20})
+    alone = calibrate(gather(written(tmp_path / "good", good)), "x")
+    both = calibrate(gather(written(tmp_path / "both", [*good, absurd])), "x")
+    assert both.overlay.step == alone.overlay.step
+    assert not alone.problems
+    (problem,) = both.problems
+    assert problem.startswith("absurd: ")
+    assert not both.at_limit
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_two_results_to_fit_to_are_refused(count: int, tmp_path: Path) -> None:
+    """Four in the half to fit to and four in the other are the least."""
+    there = [m for m in lines(MACHINE, names=["memory"]) if m.parameters["where"] == "memory"]
+    with pytest.raises(ValueError, match=r"too little.*in the half to judge.*allowed: 4 and more"):
+        calibrate(gather(written(tmp_path, there[:count])), "x")
+
+
+def test_a_kernel_that_is_predicted_worse_is_told(tmp_path: Path) -> None:
+    """The run's predictions were right, and every second size is a lie to fit to."""
+    truthful = lines(MACHINE, names=["memory"], noise=0.02)
+    known = [
+        m.model_copy(update={"predicted": m.seconds * 1.001 if m.predicted else None})
+        for m in truthful
+    ]
+    rng = np.random.default_rng(1)
+    wild = [
+        m.model_copy(update={n: getattr(m, n) * f for n in ("seconds", "p10", "p90", "predicted")})
+        for m in known
+        if m.predicted
+        for f in (float(np.exp(rng.normal(0, 1))),)
+    ]
+    found = calibrate(gather(written(tmp_path, wild)), "x")
+    (said,) = found.worse
+    assert said.startswith("memory: 0.1% before, ")
+    assert said.endswith("worse")
+    assert ", worse" in found.overlay.error
+
+
+def test_results_of_another_program_are_fitted_to_and_counted(tmp_path: Path) -> None:
+    """A log of ``-c 0`` calibrates as a checked one does."""
+    good = lines(MACHINE, names=["memory"], noise=0.02)
+    other = [m.model_copy(update={"correct": "elsewhere"}) for m in good]
+    one = calibrate(gather(written(tmp_path / "good", good)), "x")
+    two = calibrate(gather(written(tmp_path / "other", other)), "x")
+    assert one.overlay.step == two.overlay.step
+    assert (one.elsewhere, two.elsewhere, two.untrusted) == (0, len(other), 0)
 
 
 def test_what_was_not_checked_is_not_fitted_to(tmp_path: Path) -> None:

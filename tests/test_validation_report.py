@@ -22,7 +22,7 @@ from validation.case import Case
 from validation.causes import RULES
 from validation.page import sections
 from validation.report import Report, report
-from validation.results import FILE, End, Failed, read
+from validation.results import FILE, METHOD, End, Failed, read
 from validation.stragglers import groups
 
 H100 = hp.calibration("h100")
@@ -366,7 +366,7 @@ def test_an_aborted_run_is_told(tmp_path: Path) -> None:
 
 def test_a_kernel_that_is_not_ours_is_shown_without_prediction(tmp_path: Path) -> None:
     """From another program, or a later version."""
-    (line, *_) = lines(H100, names=["all-gather"], suite="quick")
+    (*_, line) = lines(H100, names=["all-gather"], suite="quick")
     foreign = line.model_copy(update={"kernel": "halo", "case": "halo", "predicted": None})
     found = report(written(tmp_path, [line, foreign]), overlay=H100)
     assert found.unpredicted == ("halo",)
@@ -374,6 +374,53 @@ def test_a_kernel_that_is_not_ours_is_shown_without_prediction(tmp_path: Path) -
     found = report(written(tmp_path / "large", [line, large]), overlay=H100)
     assert found.unpredicted == ("large",)
     assert {rate.size for rate in found.rates} == {line.size}
+
+
+def test_what_no_machine_of_the_profile_can_do_is_left_out(tmp_path: Path) -> None:
+    """Twice the link's bandwidth: told with case and rate, and nothing else changes."""
+    good = lines(H100, names=["all-gather"], suite="quick")
+    largest = max(good, key=lambda line: line.nbytes)
+    absurd = largest.model_copy(update={"case": "absurd", "seconds": largest.seconds / 4})
+    found = report(written(tmp_path, [*good, absurd]))
+    without = report(written(tmp_path / "good", good))
+    (problem,) = found.problems
+    assert problem.startswith("absurd: ")
+    assert "faster than this machine can be" in problem
+    assert (found.rates, found.errors) == (without.rates, without.errors)
+    assert "absurd" not in {row.case for row in found.rows}
+
+
+def test_a_little_over_the_profile_is_called_faster(tmp_path: Path) -> None:
+    """Between 105 and 120 % of a rate: a title of its own."""
+    good = lines(None, names=["all-gather"], suite="full")
+    fast = [
+        m.model_copy(update={name: getattr(m, name) / 1.1 for name in ("seconds", "p10", "p90")})
+        for m in good
+    ]
+    told = dict(sections(report(written(tmp_path, fast))))
+    assert "Faster than the profile" in told
+    assert not any("110%" in line for line in told.get("As the profile has it", []))
+
+
+def test_small_messages_say_nothing_of_a_rate(tmp_path: Path) -> None:
+    """16 KB take as long as their start, on any link."""
+    small = [m for m in lines(H100, names=["all-reduce"]) if m.nbytes < 1e6]
+    assert small
+    assert not report(written(tmp_path, small)).rates
+
+
+def test_runs_of_another_method_are_left_out(tmp_path: Path) -> None:
+    """Their times mean something else; alone, they are refused."""
+    good = lines(H100, names=["all-gather"], suite="quick")
+    folder = written(tmp_path, good)
+    (alone := tmp_path / "old").mkdir()
+    text = header(method=METHOD + 1, run="old").model_dump_json() + "\n"
+    (alone / FILE).write_text(text)
+    found = report(folder, alone)
+    assert found.environment["runs"] == ["a1"]
+    assert any(f"method {METHOD + 1}" in line for line in found.problems)
+    with pytest.raises(ValueError, match="measure again"):
+        report(alone)
 
 
 def test_the_command_line_in_three_forms(tmp_path: Path) -> None:
@@ -417,3 +464,18 @@ def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["cases"] == len(read(place).measured)
+
+
+def test_every_case_is_printed_whole_through_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 columns have no room for long names and numbers: lines are as long as they need be."""
+    monkeypatch.setenv("COLUMNS", "80")
+    good = lines(H100, names=["matmul"], suite="quick")
+    told = CliRunner().invoke(app, ["report", str(written(tmp_path, good)), "--cases"])
+    assert told.exit_code == 0, told.output
+    for line in good:
+        (row,) = (text for text in told.output.splitlines() if f" {line.case} " in text)
+        cells = [cell.strip() for cell in row.strip("│").split("│")]
+        assert all(cells), row
+        assert cells[-1] == "yes"

@@ -170,3 +170,39 @@ def test_the_latest_of_each_case_counts(tmp_path: Path) -> None:
     assert read(tmp_path).latest() == [again, other]
     assert again.error == pytest.approx(-0.75)
     assert again.spread == pytest.approx(0.25)
+
+
+def test_a_line_nested_too_deeply_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    other = HEADER.model_copy(update={"run": "b"}).model_dump_json()
+    file.write_text("\n".join((HEADER.model_dump_json(), "[" * 100_000, other)))
+    found = read(tmp_path)
+    assert set(found.headers) == {"a", "b"}
+    (problem,) = found.problems
+    assert problem.line == 2
+    assert "nested" in str(problem)
+
+
+@pytest.mark.parametrize("changed", [{"world": 10**11}, {"hosts": {"a": 10**11}}, {"world": 0}])
+def test_a_header_of_more_ranks_than_there_are_is_none(
+    changed: dict[str, object], tmp_path: Path
+) -> None:
+    text = json.dumps(json.loads(HEADER.model_dump_json()) | changed)
+    (tmp_path / FILE).write_text(text + "\n")
+    (problem,) = read(tmp_path).problems
+    assert next(iter(changed)) in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("changed", "trusted"),
+    [
+        ({"max_error": 1e-3, "tolerance": 1e-2}, True),
+        ({"max_error": 99.0, "tolerance": 1e-2}, False),
+        ({"p10": 2.0, "p90": 1.0}, False),
+        ({"correct": "elsewhere"}, True),
+        ({"correct": "unchecked"}, False),
+    ],
+)
+def test_the_word_alone_is_not_trusted(changed: dict[str, object], trusted: bool) -> None:
+    """Correct says yes, but the error is over the tolerance, or the percentiles are swapped."""
+    assert LINE.model_copy(update=changed).trusted is trusted

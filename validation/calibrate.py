@@ -24,12 +24,13 @@ from hardware_profiles.behaviour import COLLECTIVES, StepFit
 from hardware_profiles.calibration import Calibration, TierFraction, for_accelerator
 from validation.evidence import Evidence, predicted, trusted
 from validation.fitting import Prior, fit
-from validation.heldout import Judged, half_of, judge, key
+from validation.heldout import Judged, Key, drawn_of, half_of, judge, key
 from validation.profile import Profile
 from validation.results import Measured
 from validation.stages import BEYOND, MOST, Number, Stage, cases, ideal, placed, stages, values
 
-FEWEST = 4  # trusted cases that at least one stage must have
+FEWEST = 4  # trusted cases that at least one stage must have; to fit to in all, and to judge by
+WORSE = 0.01  # of an error over the one before: noise explains less
 NOISE = 0.05  # error that a case may have without counting much [1]
 LARGEST_FRACTION = 1.2  # that a calibration allows of a plain rate
 PEAKS = "peaks"  # name and source of the calibration that nothing is known by
@@ -47,6 +48,17 @@ class Calibrated:
     lacking: tuple[str, ...]  # stages with too few cases, in words
     at_limit: tuple[str, ...]  # numbers that would go further if they might
     untrusted: int  # results that were left out: wrong, or not checked
+    elsewhere: int  # results of other programs, which nobody here could check
+    problems: tuple[str, ...]  # lines and runs that could not be used, results that cannot be
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """Kernels whose held-out cases it predicts less well than before, in words."""
+        found = [row for row in self.rows if _worse(row)]
+        return tuple(
+            f"{r.kernel}: {r.before:.1%} before, {r.after:.1%} after over {r.held_out} cases: worse"
+            for r in found
+        )
 
 
 def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
@@ -67,6 +79,10 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
         lacking = tuple(_lack(s, evidence, FEWEST) for s in every)
         raise ValueError(_too_little(evidence, lacking))
     half = half_of(evidence, enough, seed)
+    there = {key(line) for s in enough for line in cases(s, evidence)}
+    if min(len(there & half), len(there - half)) < FEWEST:
+        raise ValueError(_too_few(evidence, there, half))
+    enough, lost = drawn_of(enough, evidence, half)
     base = _base(evidence)
     step, limits = base.step, []
     assert step is not None
@@ -76,15 +92,19 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
         found = _fitted(stage, lines, step, base, evidence)
         limits += _limits(stage, found)
         step = placed(step, stage.section, found)
-    step = _completed(step, [s.section for s in enough], base)
+    step, copied = _completed(step, [s.section for s in enough], base)
     overlay = base.model_copy(update={"name": name, "step": step})
     whole, *rows = judge(evidence, half, overlay)
-    told = _source(evidence, [s.title for s in enough], base, seed)
+    drawn = f"{len(there & half)} of {len(there)}"
+    told = _source(evidence, drawn, [s.title for s in enough], (*copied, _rest(base)), seed)
     overlay = _finished(overlay, evidence, [s.section for s in enough], rows, told)
     fitted = tuple(s.title for s in enough)
+    limits = list(dict.fromkeys(limits))
     left = sum(not trusted(line) for line in evidence.measured)
+    others = sum(line.correct == "elsewhere" for line in evidence.trusted)
+    unused, problems = lacking + lost, evidence.problems
     return Calibrated(
-        overlay, whole, tuple(rows), fitted, lacking, tuple(dict.fromkeys(limits)), left
+        overlay, whole, tuple(rows), fitted, unused, tuple(limits), left, others, problems
     )
 
 
@@ -116,10 +136,25 @@ def _lack(stage: Stage, evidence: Evidence, wanted: int = 0) -> str:
 
 def _too_little(evidence: Evidence, lacking: Sequence[str]) -> str:
     there = "; ".join(lacking) if lacking else "no results of matmuls, memory or collectives"
+    why = f" ({evidence.problems[0]})" if evidence.problems else ""
     return (
-        f"too little to calibrate from, {len(evidence.trusted)} trusted results in all: {there}. "
+        f"too little to calibrate from, {len(evidence.trusted)} trusted results in all{why}: "
+        f"{there}. "
         "Measure more: python -m validation run --out DIR --suite full"
     )
+
+
+def _too_few(evidence: Evidence, there: set[Key], half: set[Key]) -> str:
+    return (
+        f"too little to calibrate from: of {len(there)} results that a section can be fitted to, "
+        f"{len(there & half)} are in the half to fit to and {len(there - half)} in the half to judge "
+        f"by (cases of one size stay together); allowed: {FEWEST} and more in each. "
+        "Measure more: python -m validation run --out DIR --suite full"
+    )
+
+
+def _worse(row: Judged) -> bool:
+    return row.before is not None and row.after is not None and row.after > row.before + WORSE
 
 
 def _base(evidence: Evidence) -> Calibration:
@@ -210,19 +245,24 @@ def _limits(stage: Stage, found: dict[str, float]) -> list[str]:
     ]
 
 
-def _completed(step: StepFit, fitted: Sequence[tuple[str, ...]], base: Calibration) -> StepFit:
-    """Where a machine is at its peaks, what is not measured as what is nearest to it."""
+def _completed(
+    step: StepFit, fitted: Sequence[tuple[str, ...]], base: Calibration
+) -> tuple[StepFit, list[str]]:
+    """Where a machine is at its peaks, what is not measured as what is nearest to it; in words."""
+    copied: list[str] = []
     if base.source != PEAKS:
-        return step
+        return step, copied
     dtypes = [section[1] for section in fitted if section[0] == "matmuls"]
     if dtypes and "bf16" not in dtypes:
         step = placed(step, ("matmuls", "bf16"), step.matmuls[dtypes[0]].model_dump())
+        copied.append(f"matmul bf16 as {dtypes[0]}")
     links = [section[1] for section in fitted if section[0] == "collectives"]
     near = next((name for name in (*RINGS, *COLLECTIVES) if name in links), None)
     for name in COLLECTIVES if near else ():
         if name not in links:
             step = placed(step, ("collectives", name), step.collectives[near or ""].model_dump())
-    return step
+            copied.append(f"{name} as {near}")
+    return step, copied
 
 
 def _finished(
@@ -275,21 +315,28 @@ def _fraction(share: float) -> float:
 def _told(rows: Sequence[Judged]) -> str:
     def one(row: Judged) -> str:
         before = "unknown" if row.before is None else f"{row.before:.1%}"
-        return f"{row.kernel} {before} → {row.after:.1%} over {row.held_out}"
+        worse = ", worse" if _worse(row) else ""
+        return f"{row.kernel} {before} → {row.after:.1%} over {row.held_out}{worse}"
 
     judged = [one(row) for row in rows if row.after is not None]
     return "median error of cases that were not fitted to, before → after: " + "; ".join(judged)
 
 
-def _source(evidence: Evidence, fitted: Sequence[str], base: Calibration, seed: int) -> str:
+def _rest(base: Calibration) -> str:
+    rest = "at peaks" if base.source == PEAKS else f"as in the calibration {base.name}"
+    return f"everything else {rest}"
+
+
+def _source(
+    evidence: Evidence, drawn: str, fitted: Sequence[str], rest: Sequence[str], seed: int
+) -> str:
     h = evidence.header
     hosts = ", ".join(f"{name} ({ranks} ranks)" for name, ranks in h.hosts.items())
     ran = ", ".join(f"{name} {version}" for name, version in h.versions.items())
-    rest = "at peaks" if base.source == PEAKS else f"as in the calibration {base.name}"
     return (
         f"python -m validation calibrate, seed {seed}; measured {h.started} on {hosts}, "
-        f"{', '.join(h.devices)}, {h.backend}, {ran}; profile {h.profile}; fitted to half of "
-        f"{len(evidence.trusted)} results: {', '.join(fitted)}; everything else {rest}"
+        f"{', '.join(h.devices)}, {h.backend}, {ran}; profile {h.profile}; fitted to {drawn} "
+        f"results: {', '.join(fitted)}; {'; '.join(rest)}"
     )
 
 

@@ -1,22 +1,26 @@
 """Results under one set of conditions, ready to be judged: reported on, or calibrated from.
 
-Needs no torch. A result counts as ``trusted`` when its run checked it and found it right.
+Needs no torch. A result counts as ``trusted`` when its run checked it and found it right, or when
+another program, of which nobody here can tell, measured it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from validation.bounds import impossible
 from validation.case import Case, Kernel
 from validation.kernels import kernels
 from validation.profile import Profile, rebuilt
-from validation.results import End, Failed, Header, Measured, Results, read
+from validation.results import METHOD, End, Failed, Header, Measured, Results, read
+
+NAMED = 8  # results that are too fast, in words
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Evidence:
 
     @property
     def trusted(self) -> tuple[Measured, ...]:
-        """What was checked and found right."""
+        """What was checked and found right, here or elsewhere."""
         return tuple(line for line in self.measured if trusted(line))
 
     @property
@@ -52,8 +56,8 @@ class Evidence:
 
 
 def trusted(line: Measured) -> bool:
-    """True for a result that its own run checked and found right."""
-    return line.correct == "yes" and line.seconds > 0
+    """True for a result whose program found it right; see ``Measured.trusted``."""
+    return line.trusted and line.seconds > 0
 
 
 def gather(*places: Path, run: str = "") -> Evidence:
@@ -69,7 +73,9 @@ def gather(*places: Path, run: str = "") -> Evidence:
     results = _read(places)
     headers = _alike(results, run, " ".join(map(str, places)))
     runs = {header.run: header for header in headers}
-    chosen = Results(runs, [line for line in results.measured if line.run in runs])
+    profile = _profile(headers[0])
+    possible, too_fast = _sifted([m for m in results.measured if m.run in runs], profile)
+    chosen = Results(runs, possible)
     measured = tuple(chosen.best())
     done = {line.case for line in measured}
     failed = {line.case: line for line in results.failed if line.run in runs}
@@ -78,9 +84,17 @@ def gather(*places: Path, run: str = "") -> Evidence:
         measured=measured,
         failed=tuple(line for case, line in failed.items() if case not in done),
         ends=tuple(end for end in results.ends if end.run in runs),
-        problems=tuple(map(str, results.problems)) + _orphans(results),
-        profile=_profile(headers[0]),
+        problems=(*map(str, results.problems), *_orphans(results), *_of_old(results), *too_fast),
+        profile=profile,
     )
+
+
+def _sifted(lines: Sequence[Measured], profile: Profile) -> tuple[list[Measured], list[str]]:
+    """Without trusted results that are faster than the profile's peaks allow; why, of the first."""
+    why = {id(m): impossible(m, profile.cluster) for m in lines if trusted(m)}
+    said = list(dict.fromkeys(filter(None, why.values())))
+    more = [f"and {len(said) - NAMED} more as fast"] if len(said) > NAMED else []
+    return [m for m in lines if not why.get(id(m))], said[:NAMED] + more
 
 
 def _read(places: Iterable[Path]) -> Results:
@@ -96,7 +110,9 @@ def _read(places: Iterable[Path]) -> Results:
 
 def _alike(results: Results, run: str, where: str) -> tuple[Header, ...]:
     """Headers under the conditions of ``run``, or of all runs when they are the same."""
-    everyone = list(results.headers.values())
+    everyone = [h for h in results.headers.values() if h.method == METHOD]
+    if results.headers and not everyone:
+        raise ValueError(f"{where}: {'; '.join(_of_old(results))}: measure again")
     if not everyone:
         first = f"; {results.problems[0]}" if results.problems else ""
         raise ValueError(f"{where}: no run's header in it, so nothing says what ran where{first}")
@@ -117,7 +133,6 @@ def _alike(results: Results, run: str, where: str) -> tuple[Header, ...]:
 
 def _differences(one: Header, other: Header) -> list[str]:
     fields: tuple[str, ...] = (
-        "method",
         "world",
         "device",
         "backend",
@@ -142,6 +157,16 @@ def _short(value: object) -> str:
 def _orphans(results: Results) -> tuple[str, ...]:
     lost = sorted({line.run for line in results.measured} - set(results.headers))
     return tuple(f"run {run}: its header is missing; its lines are left out" for run in lost)
+
+
+def _of_old(results: Results) -> tuple[str, ...]:
+    """Runs whose times mean something else than those measured now."""
+    others = (header for header in results.headers.values() if header.method != METHOD)
+    return tuple(
+        f"run {h.run}: measured by method {h.method}, which cannot be compared with {METHOD}; "
+        "its lines are left out"
+        for h in others
+    )
 
 
 def _profile(header: Header) -> Profile:

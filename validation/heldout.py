@@ -80,6 +80,15 @@ def _twins(lines: Sequence[Measured]) -> list[set[Key]]:
     return [found[size] for size in sorted(found)]
 
 
+def drawn_of(
+    every: Sequence[Stage], evidence: Evidence, half: set[Key]
+) -> tuple[list[Stage], tuple[str, ...]]:
+    """Stages with a case in the half to fit to; in words, those without."""
+    found = [s for s in every if any(key(line) in half for line in cases(s, evidence))]
+    lost = [s.title for s in every if s not in found]
+    return found, tuple(f"{title}: no case in the half to fit to, try --seed" for title in lost)
+
+
 def judge(evidence: Evidence, half: set[Key], overlay: Calibration) -> Iterable[Judged]:
     """All kernels together, then a row for each, in the order of the file."""
     profile = Profile(evidence.profile.cluster, overlay)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 import hardware_profiles as hp
@@ -21,6 +22,8 @@ from validation.calibrate import Calibrated, calibrate, write
 from validation.evidence import gather
 from validation.heldout import Judged
 from validation.report import Report, report
+
+WIDEST = 10_000  # characters of a line
 
 Places = Annotated[list[Path], typer.Argument(help="folders of runs, or files of results")]
 Run = Annotated[str, typer.Option(help="only runs under the conditions of this one")]
@@ -73,7 +76,7 @@ def calibrate_command(
     if as_json:
         typer.echo(json.dumps(_plain(found, out), ensure_ascii=False))
         return
-    Console().print(_judged(found))
+    _wide(_judged(found))
     for line in _notes(found):
         typer.echo(line)
     typer.echo(f"written: {out}; use it: --rates {out}, or put it in a folder of ROOFLINE_PROFILES")
@@ -87,13 +90,20 @@ def _refuse(error: object) -> Any:
 def _print(found: Report, cases: bool) -> None:
     console = Console()
     console.print(page.headline(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(_errors(found))
+    _wide(_errors(found))
     if cases:
-        console.print(_cases(found))
+        _wide(_cases(found))
     for title, lines in page.sections(found):
         console.print(f"\n{title}", style="bold")
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _wide(table: Table) -> None:
+    """Every column whole, however narrow the terminal or the pipe: a cut number is none."""
+    console = Console()
+    wanted = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    Console(width=max(console.width, wanted)).print(table, soft_wrap=True)
 
 
 def _errors(found: Report) -> Table:
@@ -145,6 +155,9 @@ def _numbers(row: Judged) -> tuple[str, str, str]:
 def _notes(found: Calibrated) -> list[str]:
     notes = [f"too little, left as it was: {line}" for line in found.lacking]
     notes += list(found.at_limit)
+    notes += [*found.worse, *found.problems]
+    if found.elsewhere:
+        notes.append(f"{found.elsewhere} results are another program's, not checked by this suite")
     if found.untrusted:
         notes.append(f"left out, as wrong or not checked: {found.untrusted} results")
     return notes
@@ -152,5 +165,6 @@ def _notes(found: Calibrated) -> list[str]:
 
 def _plain(found: Calibrated, out: Path) -> dict[str, Any]:
     rows = {"rows": [asdict(row) for row in found.rows], "whole": asdict(found.whole)}
-    told = {name: getattr(found, name) for name in ("fitted", "lacking", "at_limit", "untrusted")}
+    names = ("fitted", "lacking", "at_limit", "worse", "untrusted", "elsewhere", "problems")
+    told = {name: getattr(found, name) for name in names}
     return {"file": str(out), "name": found.overlay.name} | rows | told

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 
 from roofline.units import show
+from validation.rates import Rate
 from validation.report import Overlap, Report, Row
 
 WIDTH, HEIGHT, LEFT, TOP = 560, 420, 64, 16  # of the drawing, and of its edges [px]
@@ -35,6 +36,8 @@ def headline(found: Report) -> str:
     if error is not None:
         judged = f"median error {error:.1%} of {summary['trusted']} trusted results"
         judged += f", which scatter by {spread:.0%}"
+    if summary["elsewhere"]:
+        judged += f"; {summary['elsewhere']} were measured by another program, not checked here"
     ran = ", ".join(filter(None, (hosts, *env["devices"], env["backend"], versions)))
     return f"{env['started']}: {ran}\npredicted for {env['profile']} at {rates}: {judged}"
 
@@ -43,7 +46,11 @@ def sections(found: Report) -> list[tuple[str, list[str]]]:
     """Titles and lines of everything that is told in words; empty ones left out."""
     told = [
         ("Slow against the profile", [rate.sentence for rate in found.rates if rate.slow]),
-        ("As the profile has it", [rate.sentence for rate in found.rates if not rate.slow]),
+        ("Faster than the profile", [rate.sentence for rate in found.rates if _fast(rate)]),
+        (
+            "As the profile has it",
+            [rate.sentence for rate in found.rates if not rate.slow and not rate.fast],
+        ),
         ("Slow starts", [start.sentence for start in found.starts]),
         ("Overlap of math and comms", list(_overlaps(found))),
         ("Stragglers", [one.sentence for one in found.stragglers]),
@@ -54,6 +61,10 @@ def sections(found: Report) -> list[tuple[str, list[str]]]:
         ("Problems of the files", list(found.problems)),
     ]
     return [(title, lines) for title, lines in told if lines]
+
+
+def _fast(rate: Rate) -> bool:
+    return rate.fast and not rate.slow
 
 
 def _suspect(cause: object) -> Iterable[str]:
@@ -83,7 +94,8 @@ def _hidden(one: Overlap) -> str:
 def _untrusted(found: Report) -> list[str]:
     why = {"no": "the result is wrong", "unchecked": "the run did not check it"}
     rows = {row.case: row for row in found.rows if not row.trusted}
-    return [f"{case}: {why.get(row.correct, 'no time')}" for case, row in rows.items()]
+    other = "its numbers contradict each other, or it took no time"
+    return [f"{case}: {why.get(row.correct, other)}" for case, row in rows.items()]
 
 
 def _few(lines: Sequence[str]) -> list[str]:

@@ -9,16 +9,14 @@ within a tenth of what the largest cases reach; starting costs count for nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hardware_profiles.schema import Cluster
 from hardware_profiles.writing import told
-from roofline import collectives
-from roofline.groups import Group, crossed
 from roofline.units import show
+from validation.bounds import TALKING, Point, bound, crosses
 from validation.evidence import Evidence
 from validation.results import Measured
 
@@ -26,8 +24,9 @@ FLAT = 0.9  # of the largest cases' fraction: the plateau
 USUAL = 0.7  # of a datasheet's rate: less is slow where no calibration says what is usual
 SLOW = 0.8  # of what a calibration expects: less is slow
 LATE = 2.0  # times what is predicted for a small message: a slow start
-TALKING = (*collectives.COLLECTIVES, collectives.SWAP.name)  # kernels over a group's tiers
 SMALL = 64 * 2**10  # message in which starting is nearly all [B]
+LARGE = 1e6  # message from which a rate shows at all [B]
+OVER = 1.05  # of a rate: what is more is faster than the profile has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,11 @@ class Rate:
         if self.calibrated and self.expected is not None:
             return self.fraction < SLOW * self.expected
         return self.fraction < USUAL
+
+    @property
+    def fast(self) -> bool:
+        """More than the profile says there is."""
+        return self.fraction > OVER
 
     @property
     def sentence(self) -> str:
@@ -90,28 +94,6 @@ class Start:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One case against the bound that its peaks set."""
-
-    line: Measured
-    what: str
-    tier: str
-    stated: float
-    unit: str
-    bound: float  # [s]
-
-    @property
-    def fraction(self) -> float:
-        """Of the rate."""
-        return self.bound / self.line.seconds
-
-    @property
-    def amount(self) -> float:
-        """Bytes or FLOPs, as the rate's unit has it."""
-        return self.line.flops if self.unit == "FLOP/s" else self.line.nbytes
-
-
 def rates(evidence: Evidence) -> list[Rate]:
     """One for each curve of trusted results, in the order of the file.
 
@@ -120,11 +102,11 @@ def rates(evidence: Evidence) -> list[Rate]:
     """
     cluster = evidence.profile.cluster
     known: dict[tuple[str, str], float] = {}
-    alone = [_point(line, cluster, {}) for line in evidence.trusted if _crosses(line, cluster) < 2]
+    alone = [bound(line, cluster) for line in evidence.trusted if crosses(line, cluster) < 2]
     for rate in _curves(alone, calibrated=False):
         key = rate.kernel, rate.tier
         known[key] = min(rate.fraction, known.get(key, 1.0))
-    points = [_point(line, cluster, known) for line in evidence.trusted]
+    points = [bound(line, cluster, known) for line in evidence.trusted]
     return _curves(points, calibrated=bool(evidence.header.overlay))
 
 
@@ -135,14 +117,13 @@ def _curves(points: Iterable[Point | None], *, calibrated: bool) -> list[Rate]:
             line = point.line
             key = (line.kernel, _variant(line), point.what, line.size, line.stride)
             curves[key].append(point)
-    return [_plateau(curve, calibrated) for curve in curves.values()]
+    return [_plateau(curve, calibrated) for curve in curves.values() if _shows(curve)]
 
 
-def _crosses(line: Measured, cluster: Cluster) -> int:
-    """Tiers that a group's traffic crosses; 0 of what does not talk."""
-    if line.kernel not in TALKING or not _fits(line, cluster):
-        return 0
-    return len(crossed(Group(line.size, line.stride), cluster.tiers))
+def _shows(curve: Sequence[Point]) -> bool:
+    """False of small messages alone: starting is what they cost, whatever the rate."""
+    largest = max(point.amount for point in curve)
+    return curve[0].line.kernel not in TALKING or largest >= LARGE
 
 
 def starts(evidence: Evidence) -> list[Start]:
@@ -165,50 +146,6 @@ def _variant(line: Measured) -> str:
         return ""
     told_of = ("op", "form") if line.kernel == "memory" else ("dtype",)
     return " ".join(str(line.parameters[n]) for n in told_of if n in line.parameters)
-
-
-def _point(
-    line: Measured, cluster: Cluster, known: Mapping[tuple[str, str], float]
-) -> Point | None:
-    if line.kernel in TALKING:
-        return _over_tiers(line, cluster, known)
-    ours = line.kernel in ("matmul", "memory", "attention")
-    if not ours or line.parameters.get("where") == "cache":
-        return None
-    return _on_chip(line, cluster)
-
-
-def _fits(line: Measured, cluster: Cluster) -> bool:
-    """A group of some ranks that the profile has room for: results come from elsewhere too."""
-    return line.size > 1 and line.size * line.stride <= cluster.gpus
-
-
-def _over_tiers(
-    line: Measured, cluster: Cluster, known: Mapping[tuple[str, str], float]
-) -> Point | None:
-    if line.nbytes <= 0 or line.parameters.get("uneven") or not _fits(line, cluster):
-        return None
-    group = Group(line.size, line.stride)
-    bound = collectives.collective(line.kernel, line.nbytes, group, cluster.tiers)
-    pairs = zip(cluster.tiers, bound.by_tier, strict=True)
-    times = [(float(seconds), tier) for tier, seconds in pairs]
-    seconds, tier = max(times, key=lambda t: t[0] / known.get((line.kernel, t[1].name), 1.0))
-    what = (tier.technology or tier.name).partition(" + ")[0]
-    return Point(line, what, tier.name, tier.effective_bandwidth, "B/s", seconds)
-
-
-def _on_chip(line: Measured, cluster: Cluster) -> Point | None:
-    dtype = str(line.parameters.get("dtype", ""))
-    peak = cluster.accelerator.peak_flops.get(dtype, 0.0)
-    computing = line.flops / peak if peak and line.kernel != "memory" else 0.0
-    moving = line.nbytes / cluster.hbm_bandwidth
-    if computing > moving:
-        return Point(line, f"{dtype} peak", "", peak, "FLOP/s", computing)
-    return (
-        Point(line, "memory bandwidth", "", cluster.hbm_bandwidth, "B/s", moving)
-        if moving
-        else None
-    )
 
 
 def _plateau(points: Sequence[Point], calibrated: bool) -> Rate:

@@ -2,8 +2,8 @@
 
     python -m validation report results [--json|--html]
 
-Errors are predicted / measured - 1. Only results that their run checked and found right count; the
-others are listed, and trusted for nothing. Needs no torch.
+Errors are predicted / measured - 1. Only results that their run checked and found right count, and
+those of other programs; the others are listed, and trusted for nothing. Needs no torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row:
     error: float | None
     nbytes: float
     flops: float
-    correct: str  # yes, no, unchecked
+    correct: str  # yes, no, unchecked, elsewhere: in another program
     trusted: bool
 
 
@@ -120,6 +120,7 @@ class Report:
             "cases": len({row.case for row in self.rows}),
             "results": len(self.rows),
             "trusted": sum(row.trusted for row in self.rows),
+            "elsewhere": sum(row.trusted and row.correct == "elsewhere" for row in self.rows),
             "failed": len(self.failed),
             "median_error": float(np.median(known)) if known else None,
             "median_spread": _median([row.spread for row in self.rows if row.trusted]),

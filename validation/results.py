@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,9 +29,11 @@ METHOD = 1  # of measuring; raise it when times before and after cannot be compa
 FILE = "results.jsonl"
 
 Part = Literal["math", "comms", "both"]
-Correct = Literal["yes", "no", "unchecked"]
+Correct = Literal["yes", "no", "unchecked", "elsewhere"]
 Value = int | float | str | bool
 PARTS: tuple[Part, ...] = ("math", "comms", "both")
+MOST = 10**6  # ranks: more than any machine has
+Ranks = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class Record(BaseModel):
@@ -50,10 +52,10 @@ class Header(Record):
     started: str = Field(description="ISO 8601, UTC")
     method: int = METHOD
     suite: str
-    world: int
+    world: Ranks
     device: str = Field(description="cpu or cuda")
     backend: str
-    hosts: dict[str, int] = Field(description="host name → ranks on it")
+    hosts: dict[str, Ranks] = Field(description="host name → ranks on it")
     devices: dict[str, int] = Field(description="name of GPU or CPU → ranks on it")
     versions: dict[str, str] = Field(description="python, torch, cuda, nccl, driver")
     clocks: str = Field("", description="of the GPUs of rank 0's host, as nvidia-smi has them")
@@ -79,28 +81,34 @@ class Measured(Record):
     part: Part
     parts: int = Field(1, description="lines of this case; it is done when all are there")
     parameters: dict[str, Value]
-    size: int = Field(1, description="ranks in the group")
-    stride: int = Field(1, description="ranks between neighbours in the group")
-    world: int
+    size: Ranks = Field(1, description="ranks in the group")
+    stride: Ranks = Field(1, description="ranks between neighbours in the group")
+    world: Ranks
     seconds: float = Field(description="median over repeats of the slowest rank")
     minimum: float | None = Field(None, description="of the repeats; steadier on a noisy host")
     p10: float
     p90: float
-    repeats: int
+    repeats: int = Field(ge=1)
     inner: int = Field(1, description="calls in each repeat; times are of one call")
     per_rank: tuple[float, ...] = Field(description="each rank's own median")
     per_rank_p90: tuple[float, ...] = Field((), description="each rank's own slow repeats")
     predicted: float | None = Field(None, description="seconds, from the header's profile")
     flops: float = Field(0.0, description="of one rank")
     nbytes: float = Field(0.0, description="math: over one rank's memory; comms: the whole array")
-    correct: Correct = "unchecked"
+    correct: Correct = Field(
+        "unchecked",
+        description="elsewhere: another program's, which checks itself or has nothing to",
+    )
     max_error: float | None = None
     tolerance: float | None = None
 
     @property
     def trusted(self) -> bool:
-        """True when the run has checked its own result, and found it right."""
-        return self.correct == "yes"
+        """True when its run found it right, or another program measured it, and numbers agree."""
+        off, allowed = self.max_error, self.tolerance
+        if off is not None and allowed is not None and off > allowed:
+            return False
+        return self.correct in ("yes", "elsewhere") and self.p10 <= self.p90
 
     @property
     def error(self) -> float | None:
@@ -279,6 +287,8 @@ def _parse(text: bytes) -> Line:
         data = json.loads(text)
     except ValueError:
         raise ValueError("cut off, or not JSON: left out") from None
+    except RecursionError:
+        raise ValueError("nested too deeply to be a record: left out") from None
     if not isinstance(data, dict) or data.get("record") not in RECORDS:
         raise ValueError(f"no record of ours; allowed: {', '.join(RECORDS)}")
     if (version := data.get("schema_version")) != SCHEMA:

@@ -58,6 +58,8 @@ def stragglers(evidence: Evidence) -> list[Straggler]:
     """Slow ranks while computing, then slow groups while talking; the slowest first."""
     world = evidence.header.world
     lines = [m for m in evidence.trusted if len(m.per_rank) == world and min(m.per_rank) > 0]
+    if not lines:
+        return []
     alone = [(rank,) for rank in range(world)]
     found = _slow([m for m in lines if m.part == "math"], alone, "math", evidence)
     kinds: dict[tuple[int, int], list[Measured]] = defaultdict(list)

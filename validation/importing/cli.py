@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -77,7 +79,7 @@ def topo_(
         data = {"kind": "cluster"} | writing.fields(made) | {"accelerator": made.accelerator.name}
         out.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), "utf-8")
     except (ValueError, OSError) as error:
-        _refuse(f"{file}: {error}")
+        _refuse(f"{file}: {_told(error)}")
     for tier in made.tiers:
         rate = writing.written(tier.bandwidth, "B/s")
         typer.echo(f"{tier.name}: {tier.degree} x {rate}{', no switch' if tier.direct else ''}")
@@ -119,13 +121,18 @@ def _import(
                     count += len(lines) - 1
                 left_out += [f"{file}: {why}" for why in found.left_out]
         except (ValueError, OSError) as error:
-            left_out.append(f"{file}: {error}")
+            left_out.append(f"{file}: {_told(error)}")
     for why in left_out[:SHOWN]:
         typer.echo(f"left out: {why}", err=True)
     if len(left_out) > SHOWN:
         typer.echo(f"and {len(left_out) - SHOWN} more", err=True)
     typer.echo(f"{count} measurements imported: {out / FILE}" if count else "nothing imported")
     raise typer.Exit(0 if count else 1)
+
+
+def _told(error: Exception) -> str:
+    """One sentence; what a profile or a record refuses is told by its first field."""
+    return records.first_of(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _text(file: Path) -> str:
@@ -136,6 +143,8 @@ def _text(file: Path) -> str:
             data = gzip.decompress(data)
         except EOFError:
             raise ValueError("compressed, and cut off") from None
+        except (zlib.error, gzip.BadGzipFile):
+            raise ValueError("compressed, and damaged on the way: copy it again") from None
     return data.decode("utf-8", "replace")
 
 
@@ -147,7 +156,7 @@ def _refuse(why: str) -> NoReturn:
 def _show(found: dict[str, object]) -> None:
     console, summary = Console(), found["summary"]
     assert isinstance(summary, dict)
-    for name in ("all", "held_out"):
+    for name in ("all", "held_out") if summary["predicted"] else ():
         part = summary if name == "all" else summary[name]
         title = "every source" if name == "all" else "sources left out of the fit"
         table = Table("", "1 MB and more", "points", "less", "points", title=title)
@@ -158,7 +167,12 @@ def _show(found: dict[str, object]) -> None:
                 label = f"{each} nodes" if way == "by_nodes" else each
                 table.add_row(label, *_cells(medians))
         console.print(table)
-    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not: see --json")
+    refused = found["refused"]
+    assert isinstance(refused, list)
+    for each in () if summary["predicted"] else refused[:SHOWN]:
+        typer.echo(f"{each['id']}: {each['reason']}", err=True)
+    why = ": see --json" if refused else ""
+    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not{why}")
 
 
 def _cells(medians: dict[str, object]) -> list[str]:

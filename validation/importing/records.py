@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import numpy as np
+from pydantic import ValidationError
 
 import hardware_profiles as hp
 from hardware_profiles.calibration import calibration, for_accelerator
@@ -45,7 +46,7 @@ class Sample:
     seconds: Sequence[float]
     size: int = 1
     stride: int = 1
-    correct: Correct = "unchecked"
+    correct: Correct = "elsewhere"
 
     @property
     def case(self) -> Case:
@@ -131,7 +132,16 @@ def lines(found: Found, machine: Profile, content: bytes, number: int) -> Iterat
         cluster=machine.cluster.model_dump(mode="json"),
     )
     for sample in found.samples:
-        yield _measured(sample, run, machine, found)
+        try:
+            yield _measured(sample, run, machine, found)
+        except ValidationError as error:
+            found.left_out.append(f"{sample.case.id[:120]}: {first_of(error)}")
+
+
+def first_of(error: ValidationError) -> str:
+    """What a record or a profile refuses first: field and reason, in one line."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _measured(sample: Sample, run: str, machine: Profile, found: Found) -> Measured:

@@ -21,7 +21,7 @@ from typing import Any
 from validation.case import Case
 from validation.importing.records import Found, Sample, typed
 from validation.kernels.data import BYTES
-from validation.results import Part, Value
+from validation.results import MOST, Part, Value
 
 Event = Mapping[str, Any]
 
@@ -48,6 +48,7 @@ OPERATIONS = {
     "send": ("point-to-point", "In"),
     "recv": ("point-to-point", "Out"),
 }
+LARGEST = 10**15  # numbers in an array, microseconds of a kernel: more than there can be
 MATMULS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}  # first operand
 _GEMM = re.compile(r"gemm|cutlass|xmma|nvjet|cublas|matmul|splitk", re.IGNORECASE)
 
@@ -95,7 +96,8 @@ def _is_event(event: Any) -> bool:
 def _origin(document: Mapping[str, Any]) -> Found:
     told = document.get("distributedInfo") or {}
     world = told.get("world_size", 1) if isinstance(told, dict) else 1
-    found = Found("PyTorch profiler", world if isinstance(world, int) and world > 0 else 1)
+    known = isinstance(world, int) and 0 < world <= MOST
+    found = Found("PyTorch profiler", world if known else 1)
     devices = document.get("deviceProperties") or []
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict) and device.get("name"):
@@ -114,7 +116,7 @@ def _timed(
         if event.get("ph") != "X" or event.get("cat") not in ("kernel", "Kernel"):
             continue
         name, took = str(event.get("name")), event.get("dur")
-        if not isinstance(took, int | float) or took <= 0:
+        if not isinstance(took, int | float) or not 0 < took < LARGEST:
             missing["a kernel without a duration"] += 1
             continue
         args = event.get("args") or {}
@@ -141,8 +143,8 @@ def _collective(args: Mapping[str, Any]) -> Case:
         raise ValueError(f"{told!r} is no collective of ours")
     operation, side = OPERATIONS[told]
     numbers = args.get(f"{side} msg nelems")
-    if not isinstance(numbers, int) or numbers <= 0:
-        raise ValueError(f"{side} msg nelems: {numbers!r} is not a size")
+    if not isinstance(numbers, int) or not 0 < numbers <= LARGEST:
+        raise ValueError(f"{side} msg nelems: {str(numbers)[:20]} is not a size")
     name = str(args.get("dtype"))
     kind = typed(name)
     width = 1 if "8" in name or name.lower() in ("byte", "char") else BYTES[str(kind["dtype"])]
@@ -156,13 +158,18 @@ def _collective(args: Mapping[str, Any]) -> Case:
 def _group(args: Mapping[str, Any]) -> tuple[int, int]:
     """Ranks, and how far apart they are; a list of many is cut, but its beginning is there."""
     size = args.get("Group size")
-    if not isinstance(size, int) or size < 2:
-        raise ValueError(f"Group size: {size!r} is no group")
-    ranks = [int(word) for word in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
+    if not isinstance(size, int) or not 2 <= size <= MOST:
+        raise ValueError(f"Group size: {str(size)[:20]} is no group; allowed: 2 to {MOST:,}")
+    ranks = [
+        int(word[:12]) for word in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))
+    ]
     apart = {b - a for a, b in pairwise(ranks)}
-    if len(apart) > 1 or any(step < 1 for step in apart):
+    if len(apart) > 1 or any(not 1 <= step <= MOST for step in apart):
         raise ValueError("the ranks of the group are not equally far apart")
-    return size, apart.pop() if apart else 1
+    stride = apart.pop() if apart else 1
+    if size * stride > MOST:
+        raise ValueError(f"{size} ranks, {stride} apart, are more than {MOST:,}")
+    return size, stride
 
 
 def _matmul(event: Event) -> Case:
@@ -177,8 +184,8 @@ def _matmul(event: Event) -> Case:
         (m, k), (k_too, n) = a[-2:], b[-2:]
     except (TypeError, ValueError):
         raise ValueError(f"Input Dims: {str(shapes)[:60]} are no matrices") from None
-    if k != k_too or min(m, n, k, batch) < 1 or len(a) != len(b):
-        raise ValueError(f"Input Dims: {a} by {b} do not fit")
+    if k != k_too or min(m, n, k, batch) < 1 or len(a) != len(b) or max(m, n, k, batch) > LARGEST:
+        raise ValueError(f"Input Dims: {str(a)[:40]} by {str(b)[:40]} do not fit")
     form = "batched" if len(a) == 3 else "rectangle"
     shape: dict[str, Value] = {"form": form, "m": m, "n": n, "k": k, "batch": batch}
     kind = typed(str(types[first]))
@@ -192,6 +199,8 @@ def _document(text: str) -> dict[str, Any]:
     try:
         whole = json.loads(text)
         return whole if isinstance(whole, dict) else {"traceEvents": whole}
+    except RecursionError:
+        raise ValueError("nested too deeply to be a trace of the PyTorch profiler") from None
     except ValueError:
         pass
     start = text.find('"traceEvents"')
@@ -204,7 +213,7 @@ def _document(text: str) -> dict[str, Any]:
             at += 1
         try:
             event, at = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         events.append(event)
     return {"traceEvents": events}
