@@ -12,7 +12,7 @@ from hardware_profiles.calibration import for_accelerator
 from tests.measured import KERNELS, NODES, header, lines, truth, written
 from validation import launch
 from validation.__main__ import app
-from validation.calibrate import Calibrated, calibrate, write
+from validation.calibrate import Calibrated, calibrate
 from validation.case import Case
 from validation.context import Options
 from validation.evidence import gather, predicted
@@ -20,6 +20,7 @@ from validation.heldout import half_of
 from validation.profile import Profile, on_cpu
 from validation.report import report
 from validation.results import FILE
+from validation.saved import write
 from validation.stages import ideal, placed, stages
 
 RINGS = ("all-gather", "reduce-scatter", "all-reduce")

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 import hardware_profiles as hp
@@ -27,6 +25,7 @@ from validation.fitting import Prior, fit
 from validation.heldout import Judged, Key, drawn_of, half_of, judge, key
 from validation.profile import Profile
 from validation.results import Measured
+from validation.saved import rounded
 from validation.stages import BEYOND, MOST, Number, Stage, cases, ideal, placed, stages, values
 
 FEWEST = 4  # trusted cases that at least one stage must have; to fit to in all, and to judge by
@@ -106,19 +105,6 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
     return Calibrated(
         overlay, whole, tuple(rows), fitted, unused, tuple(limits), left, others, problems
     )
-
-
-def write(overlay: Calibration, path: Path) -> None:
-    """The file, as ``hardware_profiles.calibration`` reads it, and read once to be sure.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
-    data = {"kind": "calibration"} | _rounded(overlay.model_dump(mode="json", exclude_none=True))
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-    hp.calibration(str(path.resolve()))
 
 
 def _again(every: Sequence[Stage]) -> list[Stage]:
@@ -288,7 +274,7 @@ def _finished(
     }
     if ("streams",) in fitted:
         changed["hbm"] = _fraction(step.streams.hbm)
-    return Calibration.model_validate(_rounded(overlay.model_dump() | changed))
+    return Calibration.model_validate(rounded(overlay.model_dump() | changed))
 
 
 def _tiers(
@@ -338,11 +324,3 @@ def _source(
         f"{', '.join(h.devices)}, {h.backend}, {ran}; profile {h.profile}; fitted to {drawn} "
         f"results: {', '.join(fitted)}; {'; '.join(rest)}"
     )
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -18,10 +18,11 @@ import hardware_profiles as hp
 from hardware_profiles.errors import ProfileError
 from roofline.units import show
 from validation import page
-from validation.calibrate import Calibrated, calibrate, write
+from validation.calibrate import Calibrated, calibrate
 from validation.evidence import gather
 from validation.heldout import Judged
 from validation.report import Report, report
+from validation.saved import write, write_machine
 
 WIDEST = 10_000  # characters of a line
 
@@ -67,8 +68,10 @@ def calibrate_command(
 ) -> None:
     """Fit a calibration to half of the cases, judge it by the others, and write it."""
     try:
-        found = calibrate(gather(*places, run=run), name or out.stem, seed)
+        evidence = gather(*places, run=run)
+        found = calibrate(evidence, name or out.stem, seed)
         write(found.overlay, out)
+        machine = write_machine(evidence.profile.cluster, out)
     except (ValueError, ProfileError) as error:
         _refuse(error)
     except OSError as error:
@@ -79,7 +82,8 @@ def calibrate_command(
     _wide(_judged(found))
     for line in _notes(found):
         typer.echo(line)
-    typer.echo(f"written: {out}; use it: --rates {out}, or put it in a folder of ROOFLINE_PROFILES")
+    use = f"--cluster {machine} --rates {out}" if machine else f"--rates {out}"
+    typer.echo(f"written: {out}; use it: {use}, or put it in a folder of ROOFLINE_PROFILES")
 
 
 def _refuse(error: object) -> Any:
