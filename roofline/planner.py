@@ -24,7 +24,7 @@ from hardware_profiles.errors import NoNetwork, UnfilledUnits
 from roofline import plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
-from roofline.layout import CHEAP, MODULES, OVERLAP, Layout
+from roofline.layout import Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.machine import node_size
 from roofline.model import Transformer
@@ -33,7 +33,7 @@ from roofline.ranking import Ranking, Rows, complexity, distinct
 from roofline.recipes import Recipe
 from roofline.relaxing import relaxation
 from roofline.space import BLOCK, CHOICES, Job, Space
-from roofline.training import ACHIEVABLE, PEAK, Training, overlay_of, training
+from roofline.training import ACHIEVABLE, PEAK, Training, kept_of, overlay_of, training
 
 if TYPE_CHECKING:
     from roofline.export import Export
@@ -76,12 +76,13 @@ class Question:
 
     @property
     def base(self) -> Layout:
-        """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
-        has = CHEAP if self.model.latent else CHEAP - MODULES["mla-up"]
-        base = replace(self.framework.base, recompute_modules=has)
-        fitted = self.overlay is not None and self.overlay.step is not None
-        fine = base.tp_overlap == OVERLAP["fine"]
-        return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base
+        """Habits of the framework, which every layout of this question shares."""
+        return usual(self.model, self.framework, self.precision, self.kept, self.overlay)
+
+    @property
+    def kept(self) -> str | Recipe | None:
+        """What is kept of each parameter: as stated, else the framework's habit."""
+        return self.recipe or self.framework.recipe(self.precision)
 
     @property
     def room(self) -> float:
@@ -95,7 +96,7 @@ class Question:
             layout,
             self.cluster,
             self.precision,
-            recipe=self.recipe or self.framework.recipe(self.precision),
+            recipe=self.kept,
             rates=self.overlay or PEAK,
         )
 
@@ -213,6 +214,22 @@ def plan(
         limits,
     )
     return search(question, progress, block)
+
+
+def usual(
+    model: Transformer,
+    framework: Framework,
+    precision: str,
+    recipe: str | Recipe | None,
+    overlay: Calibration | None,
+) -> Layout:
+    """What a framework does where a layout does not say; what plans and single layouts begin with.
+
+    Raises:
+        ValueError: an unknown recipe, telling the nearest.
+    """
+    fitted = overlay is not None and overlay.step is not None
+    return framework.usual(model, kept_of(recipe, precision), fitted)
 
 
 def largest(cluster: Cluster) -> float:
