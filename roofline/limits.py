@@ -34,6 +34,7 @@ NAMED: dict[str, dict[str, int]] = {
     "order": ORDER,
     "sequence_parallel": {"off": 0, "on": 1},
 }
+KEYWORDS = ("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom")
 SHARES = ("recompute_share", "offload_share")
 MOST = 10_000_000
 WIDEST = 4.0  # bytes of a gradient on the wire, whatever else is kept of it
@@ -228,9 +229,9 @@ def values(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> Value
 def _known(name: str) -> None:
     """Pass for the name of a choice."""
     if name not in CHOICES:
-        close = get_close_matches(name, CHOICES, 1)
+        close = get_close_matches(name, (*CHOICES, *KEYWORDS), 1)
         near = f"; the nearest: {close[0]}" if close else ""
-        raise ValueError(f"{name}: it is no limit{near}; allowed: {', '.join(CHOICES)}")
+        raise ValueError(f"{name}: a plan takes no such limit{near}; allowed: {', '.join(CHOICES)}")
 
 
 def beyond(framework: Framework, name: str, asked: Sequence[float]) -> None:
@@ -281,6 +282,8 @@ def _value(name: str, value: int | float | str) -> float:
     """A value of a choice, by name or number."""
     if name in NAMED and isinstance(value, str):
         return float(choose(name, value.lower(), NAMED[name]))
+    if isinstance(value, bool | np.bool_) and name != "sequence_parallel":
+        raise ValueError(f"{name}: {value!r} is refused; allowed: {_said(name)}")
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -146,9 +146,7 @@ def training(
     return Training(model, layout, cluster, precision, kept, overlay_of(rates, cluster))
 
 
-def kept_of(
-    recipe: str | Recipe | None, precision: str = "bf16", adapted: bool = False
-) -> Recipe:
+def kept_of(recipe: str | Recipe | None, precision: str = "bf16", adapted: bool = False) -> Recipe:
     """What is kept of each parameter: as stated, by name or row; else by precision, or LoRA's.
 
     Raises:

@@ -24,9 +24,7 @@ from roofline.units import DAY, show
 
 HabitsOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME", help=f"Whose habits and limits count: {', '.join(FRAMEWORKS)}."
-    ),
+    typer.Option(metavar="NAME", help=f"Whose habits and limits count: {', '.join(FRAMEWORKS)}."),
 ]
 BudgetOption = Annotated[str | None, typer.Option(help="Tokens to train on: 15T, 300e9.")]
 PriceOption = Annotated[float | None, typer.Option(help="Of a GPU for an hour.")]

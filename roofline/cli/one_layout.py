@@ -13,7 +13,17 @@ from roofline import recipes
 from roofline.cli import output
 from roofline.first_layout import first
 from roofline.fitting import check
-from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout, code
+from roofline.layout import (
+    FLASH,
+    ORDER,
+    OVERLAP,
+    RECOMPUTE,
+    RING,
+    SCHEDULE,
+    ZERO_KIND,
+    Layout,
+    code,
+)
 from roofline.limits import FRAMEWORKS, Framework, beyond
 from roofline.model import Transformer
 from roofline.names import choose
