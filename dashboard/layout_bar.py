@@ -58,6 +58,8 @@ MORE = {
                      "faster tiers", ORDER),
     "zero_kind": Control("zero_kind", "ZeRO-1 by", "How gradients are reduced, and weights spread",
                          ZERO_KIND),
+    "grads": Control("gradient_bytes", "Gradients sent in", "Megatron sums and sends them in fp32, "
+                     "or both in 16 bits", {"16 bits": 2, "fp32": 4}),
     "even": Control("even", "Embedding and head", "What they count as when layers are dealt out to "
                     "stages", {"on top of the layers": 0, "as a layer each": 1, "cut by hand": 2}),
 }  # fmt: skip
@@ -87,6 +89,7 @@ USUAL = {
     "flash": "flash",
     "order": "tp-cp-dp-pp",
     "zero_kind": "scatter",
+    "grads": "16 bits",
     "even": "on top of the layers",
 }
 KEYS = (*NUMBERS, *CHOICES, *MORE, *MORE_NUMBERS, *SHARES, *TOGGLES)
@@ -141,7 +144,9 @@ def values(layout: Layout) -> dict[str, Any]:
     }
     shares = {key: _one(getattr(layout, row.field)) for key, row in SHARES.items()}
     named = {
-        key: list(row.rows)[int(_one(getattr(layout, row.field)))]
+        key: next(
+            word for word, code in row.rows.items() if code == _one(getattr(layout, row.field))
+        )
         for key, row in (CHOICES | MORE).items()
     }
     flags = {key: _one(getattr(layout, row[0])) > 0 for key, row in TOGGLES.items()}

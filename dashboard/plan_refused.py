@@ -88,6 +88,8 @@ def impossible(error: ValueError, asked: Asked) -> None:
     if blamed in plan_controls.KEYS:
         label = (plan_controls.SHOWN | plan_controls.MORE)[blamed].label
         found[f"No limit on {label}"] = {"drop": (blamed,)}
+    if "or framework any" in text:
+        found["Any framework"] = {"framework": "any"}
     if asked.limits:
         found["No limits"] = {"drop": tuple(plan_controls.stated())}
     if isinstance(error, NoNetwork):

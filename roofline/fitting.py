@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from roofline.constraints import Rule, misfits, rules, sequence_unit
 from roofline.dims import Dims
 from roofline.footprint import peak
-from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, Layout
+from roofline.layout import (
+    FLASH,
+    ORDER,
+    OVERLAP,
+    RECOMPUTE,
+    RING,
+    SCHEDULE,
+    WORDS,
+    ZERO_KIND,
+    Layout,
+)
 from roofline.machine import Machine
 from roofline.model import Transformer
 
@@ -36,6 +46,7 @@ CHOICES = {
     "recompute": len(RECOMPUTE),
     "tp_overlap": len(OVERLAP),
     "cp_kind": len(RING),
+    "zero_kind": len(ZERO_KIND),
     "attention": len(FLASH),
 } | dict.fromkeys(("reshard", "sequence_parallel", "fused", "dropout"), 2)
 BETWEEN = {
@@ -116,6 +127,13 @@ def _ranges(layout: Layout) -> None:
 
 
 def _number(field: str, value: Any, least: float) -> float:
+    if field in WORDS and isinstance(value, str):
+        rows = WORDS[field]
+        numbers = ", ".join(f"{name} {number}" for name, number in rows.items())
+        near = (float(rows[value]),) if value in rows else ()
+        raise Misfit(field, value, f"the number of a word, or Layout.named: {numbers}", near)
+    if field in WHOLE and isinstance(value, bool | np.bool_):
+        raise Misfit(field, value, "a whole number", (float(value) or least,))
     if isinstance(value, str | bytes) or np.ndim(value) or not np.isreal(value):
         raise Misfit(field, value, "a number", (least,))
     if not math.isfinite(value):
@@ -194,4 +212,5 @@ def _multiples(value: float, unit: float, stages: float) -> NDArray[np.float64]:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.10g}" if isinstance(value, int | float | np.number) else repr(value)[:60]
+    plain = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return f"{value:.10g}" if plain else repr(value)[:60]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,17 @@ FLASH = {name: i for i, name in enumerate(("unfused", "flash", "flash-2", "flash
 # How ZeRO-1 reduces gradients and spreads weights: reduce-scatter and all-gather of slices; an
 # all-reduce, then an all-gather; an all-reduce, then a broadcast of whole tensors by their owners.
 ZERO_KIND = {name: i for i, name in enumerate(("scatter", "all-reduce", "broadcast"))}
+
+# Fields that are the number of a word.
+WORDS = {
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULE,
+    "tp_overlap": OVERLAP,
+    "cp_kind": RING,
+    "order": ORDER,
+    "attention": FLASH,
+    "zero_kind": ZERO_KIND,
+}
 
 # What ``recompute = "modules"`` runs again: the sum of some of these.
 MODULES = {
@@ -123,6 +135,27 @@ class Layout:
     lora_rank: Count = 0  # of adapters on every matrix of the layers; 0: all weights are trained
     frozen_bytes: Bytes = 2.0  # of a weight beside its adapter
     zero_kind: Count = 0  # ZERO_KIND
+
+    @classmethod
+    def named(cls, gpus: Count, **chosen: Count | str) -> Layout:
+        """A layout whose choices may be words: ``schedule="zb-v", recompute="full"``.
+
+        Raises:
+            ValueError: an unknown field or word, naming the nearest.
+
+        >>> Layout.named(8, recompute="full").recompute
+        4
+        """
+        known = {each.name: None for each in fields(cls)}
+        for name in chosen:
+            choose("layout", name, known)
+        found: dict[str, Any] = {
+            name: code(name, WORDS[name], value)
+            if name in WORDS and isinstance(value, str)
+            else value
+            for name, value in chosen.items()
+        }
+        return cls(gpus, **found)
 
     @property
     def dp(self) -> Count:

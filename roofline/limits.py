@@ -4,7 +4,7 @@
 
 A framework is a row: the choices that it has, those of them that do not go together, habits of its
 layouts, and what it keeps of each parameter. A limit replaces what is sensible, so that an unusual
-value is tried where it is asked for.
+value is tried where it is asked for; one that the framework cannot do is refused.
 
 Sources: Megatron-LM, torchtitan, DeepSpeed and nanotron, their documentation of 2025 and 2026.
 torchtitan, models/*/infra/pipeline and torch/distributed/pipelining/schedules.py: zero-bubble
@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 import numpy as np
 
 from roofline import frameworks
-from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, Layout
+from roofline.layout import CHEAP, FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, Layout
+from roofline.layout import MODULES as MODULE
+from roofline.model import Transformer
 from roofline.names import choose
+from roofline.recipes import Recipe
 from roofline.space import CHOICES, Job, Mask, Rule, Table, sensible
 
 NAMED: dict[str, dict[str, int]] = {
@@ -30,8 +34,10 @@ NAMED: dict[str, dict[str, int]] = {
     "order": ORDER,
     "sequence_parallel": {"off": 0, "on": 1},
 }
+KEYWORDS = ("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom")
 SHARES = ("recompute_share", "offload_share")
 MOST = 10_000_000
+WIDEST = 4.0  # bytes of a gradient on the wire, whatever else is kept of it
 
 Limit = int | float | str | Sequence[int | float | str]
 Values = dict[str, tuple[float, ...]]
@@ -47,6 +53,7 @@ class Framework:
     habits: Mapping[str, float] = field(default_factory=dict)
     recipes: Mapping[str, str] = field(default_factory=dict)  # by precision; "": of every other
     rules: tuple[tuple[str, Rule], ...] = ()  # of choices together
+    sums: bool = False  # gradients are reduced as they are kept: Megatron's one buffer for both
 
     @property
     def base(self) -> Layout:
@@ -56,6 +63,24 @@ class Framework:
     def recipe(self, precision: str) -> str | None:
         """What it keeps of each parameter; None where it has no habit of its own."""
         return self.recipes.get(precision, self.recipes.get(""))
+
+    def only(self) -> dict[str, float]:
+        """Choices of which it can do one value."""
+        return {name: _value(name, can[0]) for name, can in self.can.items() if len(can) == 1}
+
+    def usual(self, model: Transformer, kept: Recipe, fitted: bool) -> Layout:
+        """A layout with its habits, for a model of which ``kept`` is kept.
+
+        Args:
+            fitted: whether step rates were fitted to runs, which alone tell how much fine-grained
+                overlap hides.
+        """
+        has = CHEAP if model.latent else CHEAP - MODULE["mla-up"]
+        base = replace(self.base, recompute_modules=has)
+        if self.sums:
+            base = replace(base, gradient_bytes=min(WIDEST, float(kept.states.gradients)))
+        fine = base.tp_overlap == OVERLAP["fine"]
+        return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base
 
 
 def _published(name: str, **more: float) -> dict[str, float]:
@@ -87,7 +112,8 @@ def _no_weights_cut(t: Table) -> Mask:
 
 # Of a model that is the user's own code: FlashAttention-2, and each small operation a kernel.
 KERNELS = {"attention": FLASH["flash-2"], "fused": 0, "fused_experts": 0}
-FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1}
+# In bf16 Megatron-LM sums and reduces gradients in fp32 but under --grad-reduce-in-bf16.
+FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1, "gradient_bytes": 4}
 SHARDED = {"": "fsdp-fp8", "bf16": "fsdp", "fp16": "fsdp"}
 DTENSOR = {name: row.replace("fsdp", "fsdp-dtensor") for name, row in SHARDED.items()}
 OUTSIDE = ("tp-cp-dp-pp",)  # the pipeline
@@ -96,7 +122,7 @@ MODULES = float(RECOMPUTE["modules"])
 FRAMEWORKS = {
     row.name: row
     for row in (
-        Framework("any", "whatever any framework can do", habits=FUSED),
+        Framework("any", "whatever any framework can do", habits=FUSED, sums=True),
         Framework(
             "megatron",
             "Megatron-LM and Megatron-Bridge: 1F1B plain and interleaved, distributed optimizer",
@@ -107,6 +133,7 @@ FRAMEWORKS = {
                 "recompute": ("none", "attention", "modules", "full"),
             },
             FUSED,
+            sums=True,
         ),
         Framework(
             "torchtitan",
@@ -193,9 +220,35 @@ def values(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> Value
         kept = tuple(v for v in found[name] if v in able)
         found[name] = able if name in NAMED else kept or able
     for name, limit in limits.items():
-        choose("limit", name, dict.fromkeys(CHOICES))
+        _known(name)
         found[name] = allowed(name, limit, found[name])
+        beyond(framework, name, found[name])
     return found
+
+
+def _known(name: str) -> None:
+    """Pass for the name of a choice."""
+    if name not in CHOICES:
+        close = get_close_matches(name, (*CHOICES, *KEYWORDS), 1)
+        near = f"; the nearest: {close[0]}" if close else ""
+        raise ValueError(f"{name}: a plan takes no such limit{near}; allowed: {', '.join(CHOICES)}")
+
+
+def beyond(framework: Framework, name: str, asked: Sequence[float]) -> None:
+    """Pass where a framework can do all values of a choice that are asked for.
+
+    Raises:
+        ValueError: one that it cannot, naming those that it can.
+    """
+    can = {_value(name, one): one for one in framework.can.get(name, ())}
+    wrong = [value for value in asked if can and value not in can]
+    if wrong:
+        number = wrong[0]
+        words = {float(code): word for word, code in NAMED.get(name, {}).items()}
+        raise ValueError(
+            f"{name}: {words.get(number, f'{number:g}')} is refused, {framework.name} cannot do it; "
+            f"allowed: {', '.join(map(str, can.values()))}, or framework any"
+        )
 
 
 def allowed(name: str, limit: Limit, usual: Sequence[float]) -> tuple[float, ...]:
@@ -229,6 +282,8 @@ def _value(name: str, value: int | float | str) -> float:
     """A value of a choice, by name or number."""
     if name in NAMED and isinstance(value, str):
         return float(choose(name, value.lower(), NAMED[name]))
+    if isinstance(value, bool | np.bool_) and name != "sequence_parallel":
+        raise ValueError(f"{name}: {value!r} is refused; allowed: {_said(name)}")
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -21,10 +21,10 @@ import numpy as np
 from hardware_profiles import Calibration, Cluster
 from hardware_profiles.catalog import networked
 from hardware_profiles.errors import NoNetwork, UnfilledUnits
-from roofline import plan_text
+from roofline import plan_inputs, plan_text
 from roofline.evaluate import evaluate
 from roofline.first_layout import FULL
-from roofline.layout import CHEAP, MODULES, OVERLAP, Layout
+from roofline.layout import Layout
 from roofline.limits import FRAMEWORKS, Framework, Limit, Values, values
 from roofline.machine import node_size
 from roofline.model import Transformer
@@ -33,7 +33,7 @@ from roofline.ranking import Ranking, Rows, complexity, distinct
 from roofline.recipes import Recipe
 from roofline.relaxing import relaxation
 from roofline.space import BLOCK, CHOICES, Job, Space
-from roofline.training import ACHIEVABLE, PEAK, Training, overlay_of, training
+from roofline.training import ACHIEVABLE, PEAK, Training, kept_of, overlay_of, training
 
 if TYPE_CHECKING:
     from roofline.export import Export
@@ -76,12 +76,13 @@ class Question:
 
     @property
     def base(self) -> Layout:
-        """Habits of the framework; how much fine-grained overlap hides, runs alone can tell."""
-        has = CHEAP if self.model.latent else CHEAP - MODULES["mla-up"]
-        base = replace(self.framework.base, recompute_modules=has)
-        fitted = self.overlay is not None and self.overlay.step is not None
-        fine = base.tp_overlap == OVERLAP["fine"]
-        return replace(base, tp_overlap=OVERLAP["backward"]) if fine and not fitted else base
+        """Habits of the framework, which every layout of this question shares."""
+        return usual(self.model, self.framework, self.precision, self.kept, self.overlay)
+
+    @property
+    def kept(self) -> str | Recipe | None:
+        """What is kept of each parameter: as stated, else the framework's habit."""
+        return self.recipe or self.framework.recipe(self.precision)
 
     @property
     def room(self) -> float:
@@ -95,7 +96,7 @@ class Question:
             layout,
             self.cluster,
             self.precision,
-            recipe=self.recipe or self.framework.recipe(self.precision),
+            recipe=self.kept,
             rates=self.overlay or PEAK,
         )
 
@@ -168,8 +169,8 @@ class Plan:
 
 
 def plan(
-    model: Transformer,
-    cluster: Cluster,
+    model: Transformer | str,
+    cluster: Cluster | str,
     gpus: int | None = None,
     *,
     tokens: float,
@@ -188,6 +189,8 @@ def plan(
     A cluster that is too small grows at its outermost tier; GPUs need not fill its units.
 
     Args:
+        model: a model, or the name of a preset.
+        cluster: a cluster, or the name of a profile.
         tokens: of a step, all replicas; whole sequences.
         recipe: what is kept of each parameter; the framework's habit where None.
         headroom: share of the memory that has to stay free.
@@ -195,24 +198,43 @@ def plan(
         limits: values of a choice: ``tp=8``, ``pp="2-8"``, ``recompute="none,full"``.
 
     Raises:
-        ValueError: a batch of no whole sequences, or limits that leave nothing: naming which, and
-            the smallest change that leaves something.
+        ValueError: a batch of no whole sequences, a limit beyond the framework, or limits that leave
+            nothing: naming which, and the smallest change that leaves something.
     """
+    model, cluster = plan_inputs.a_model(model), plan_inputs.a_cluster(cluster)
+    if gpus is not None:
+        plan_inputs.number("gpus", gpus, "whole numbers of 1 and more")
     question = Question(
         model,
         cluster if gpus is None else holding(cluster, gpus),
         cluster,
         cluster.gpus if gpus is None else int(gpus),
-        _whole_batch(tokens, sequence),
+        plan_inputs.whole_batch(tokens, sequence),
         int(sequence),
         precision,
         recipe,
         rates,
         choose("framework", framework, FRAMEWORKS),
-        _share(headroom),
+        plan_inputs.share(headroom),
         limits,
     )
     return search(question, progress, block)
+
+
+def usual(
+    model: Transformer,
+    framework: Framework,
+    precision: str,
+    recipe: str | Recipe | None,
+    overlay: Calibration | None,
+) -> Layout:
+    """What a framework does where a layout does not say; what plans and single layouts begin with.
+
+    Raises:
+        ValueError: an unknown recipe, telling the nearest.
+    """
+    fitted = overlay is not None and overlay.step is not None
+    return framework.usual(model, kept_of(recipe, precision), fitted)
 
 
 def largest(cluster: Cluster) -> float:
@@ -281,25 +303,6 @@ def _rows(question: Question, layouts: Layout) -> Rows:
     rows["complexity"] = complexity(rows)
     rows["fits"] = np.where(rows["memory"] <= question.room, 1.0, 0.0)
     return rows
-
-
-def _whole_batch(tokens: float, sequence: float) -> int:
-    """Tokens of whole sequences."""
-    if not (sequence >= 1 and sequence == int(sequence)):
-        raise ValueError(f"sequence: {sequence} is refused; allowed: whole numbers of 1 and more")
-    if not np.isfinite(tokens) or tokens < sequence or tokens % sequence:
-        below = max(1, int(tokens // sequence)) * sequence if np.isfinite(tokens) else sequence
-        raise ValueError(
-            f"tokens: {tokens:,.0f} is refused; allowed: multiples of the sequence, {sequence:,}; "
-            f"the nearest: {below:,.0f} and {below + sequence:,.0f}"
-        )
-    return int(tokens)
-
-
-def _share(headroom: float) -> float:
-    if not 0 <= headroom < 1:
-        raise ValueError(f"headroom: {headroom} is refused; allowed: a share from 0 to below 1")
-    return float(headroom)
 
 
 __all__ = ["Plan", "Question", "Values", "plan", "search"]

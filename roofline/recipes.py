@@ -80,6 +80,7 @@ RECIPES = {
     ),
     "precision-aware": _row(2, 4, 8, "mixed, with bf16 moments (DeepSeek-V3)"),
     "fp8": _row(2, 4, 12, "mixed, with 8-bit matmul inputs", operand=1.0),
+    "fp8-bf16-gradients": _row(2, 2, 12, "bf16 gradients, with 8-bit matmul inputs", operand=1.0),
     "deepseek-v3": _row(
         *(2, 4, 8),
         about="bf16 moments, 8-bit inputs of matmuls and SwiGLU, E5M6 behind attention",

@@ -1,7 +1,9 @@
 """Limits that leave nothing: which of them, and the smallest change that leaves something.
 
-Each limit is dropped in turn; where the others then leave layouts, the nearest values that those
-have for it are the way out. Where no single limit is to blame, two are dropped together.
+Each limit is dropped in turn; where the others then leave layouts, the nearest value that those have
+for it is a way out, and the one that has to move least, as a ratio, is named. Of ways as short, a
+detail goes before a degree, which moves everything. Where no single limit is to blame, two are
+dropped together.
 """
 
 from __future__ import annotations
@@ -13,25 +15,31 @@ from itertools import combinations
 import numpy as np
 
 from roofline.limits import NAMED, Framework, Limit, allowed, values
-from roofline.space import Job, Space, sensible
+from roofline.space import DEGREES, Job, Space, sensible
 
+STAGES = ("zero", "shard")  # kinds rather than sizes: another one is as far as a factor of 2
 FURTHEST = 2000  # steps that are looked at for the nearest number
 
 
 def relaxation(job: Job, framework: Framework, limits: Mapping[str, Limit]) -> str:
     """Why there is no layout, and what would give one, in a sentence."""
     for count in (1, 2):
+        ways = []
         for names in combinations(limits, count):
             rest = {name: limit for name, limit in limits.items() if name not in names}
             found = _left(job, framework, rest, names)
             if found:
-                asked = " and ".join(f"{name}={_shown(name, limits[name])}" for name in names)
-                ways = " and ".join(
-                    f"{name}={_nearest(job, name, limits[name], found[name])}" for name in names
-                )
-                return (
-                    f"{asked} leaves no layout on {job.gpus:,} GPUs; the nearest that does: {ways}"
-                )
+                near = {name: _nearest(job, name, limits[name], found[name]) for name in names}
+                degrees = sum(name in DEGREES for name in names)
+                far = round(sum(way for _, way in near.values()), 3)
+                ways.append((far, degrees, {name: value for name, (value, _) in near.items()}))
+        if ways:
+            best = min(ways, key=lambda way: way[:2])[2]
+            asked = " and ".join(f"{name}={_shown(name, limits[name])}" for name in best)
+            near_by = " and ".join(f"{name}={_shown(name, value)}" for name, value in best.items())
+            return (
+                f"{asked} leaves no layout on {job.gpus:,} GPUs; the nearest that does: {near_by}"
+            )
     if limits and _left(job, framework, {}, ()):
         return f"these limits leave no layout on {job.gpus:,} GPUs: {', '.join(limits)}; drop some"
     return _nothing(job, framework)
@@ -50,11 +58,17 @@ def _left(
     return {name: sorted(kept) for name, kept in found.items()} if some else None
 
 
-def _nearest(job: Job, name: str, limit: Limit, kept: list[float]) -> str:
-    """Of the values that work, the one next to what was asked for."""
+def _nearest(job: Job, name: str, limit: Limit, kept: list[float]) -> tuple[float, float]:
+    """Of the values that work, the one next to what was asked for, and how far, as a log of a ratio."""
     asked = allowed(name, limit, sensible(job)[name])
-    best = min(kept, key=lambda value: min(abs(np.log((value + 1) / (a + 1))) for a in asked))
-    return _shown(name, best)
+    ways = [(min(_apart(value, a) for a in asked), value) for value in kept]
+    far, best = min(ways)
+    return best, float(np.log(2.0)) if name in NAMED or name in STAGES else far
+
+
+def _apart(one: float, other: float) -> float:
+    """How many times as large; 0 counts as a half."""
+    return float(abs(np.log(max(one, 0.5) / max(other, 0.5))))
 
 
 def _shown(name: str, value: Limit) -> str:

@@ -141,8 +141,7 @@ class Space:
     def layout(self, table: Table) -> Layout:
         """A table as a layout of columns; stages that do not come out even count the ends in."""
         job = self.job
-        parts = table["pp"] * table["chunks"]
-        even = np.where(job.model.layers % parts > 0, 2.0 if job.model.mtp else 1.0, 0.0)
+        even = cut_evenly(job.model, table["pp"] * table["chunks"])
         columns = {name: table[name] for name in CHOICES}
         return replace(
             job.base,
@@ -249,6 +248,11 @@ class Space:
         none = t["recompute"] == RECOMPUTE["none"]
         most = max(self.values["recompute_share"])
         return {"nothing is recomputed": ~none | (t["recompute_share"] == most)}
+
+
+def cut_evenly(model: Transformer, parts: Column | float) -> Column:
+    """How stages are cut, as ``Layout.even`` has it: where they do not come out even, the ends count."""
+    return np.where(model.layers % np.asarray(parts) > 0, 2.0 if model.mtp else 1.0, 0.0)
 
 
 def _heads(model: Transformer, tp: Column) -> dict[str, Mask]:

@@ -141,11 +141,19 @@ def training(
     if not any(np.ndim(getattr(layout, field.name)) for field in fields(layout)):
         fitting.check(model, layout, cluster)
     calibrated.dtype_of(precision)
-    plain = "lora" if np.any(np.greater(layout.lora_rank, 0)) else RECIPE_OF.get(precision, "fp8")
-    name = recipe or plain
-    kept = name if isinstance(name, Recipe) else choose("recipe", name, RECIPES)
-    layout, kept = _adapted(layout, kept)
+    adapted = bool(np.any(np.greater(layout.lora_rank, 0)))
+    layout, kept = _adapted(layout, kept_of(recipe, precision, adapted))
     return Training(model, layout, cluster, precision, kept, overlay_of(rates, cluster))
+
+
+def kept_of(recipe: str | Recipe | None, precision: str = "bf16", adapted: bool = False) -> Recipe:
+    """What is kept of each parameter: as stated, by name or row; else by precision, or LoRA's.
+
+    Raises:
+        ValueError: an unknown name, telling the nearest.
+    """
+    name = recipe or ("lora" if adapted else RECIPE_OF.get(precision, "fp8"))
+    return name if isinstance(name, Recipe) else choose("recipe", name, RECIPES)
 
 
 def _adapted(layout: Layout, kept: Recipe) -> tuple[Layout, Recipe]:

@@ -74,6 +74,11 @@ def test_readme_step_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(job.time.terms.values()) == job.time.seconds
     assert sum(job.memory.parts.values()) == pytest.approx(job.memory.total)
     assert job.error is not None
+    plan_block = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[2]
+    exec(plan_block, names)
+    best = names["found"].best
+    assert job.time.seconds == best.time.seconds, "the layout that the plan finds"
+    assert job.memory.total == best.memory.total
 
 
 def test_readme_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 
 import hardware_profiles as hw
 from roofline.cli import app
-from roofline.layout import ORDER, RECOMPUTE, ZERO_KIND, Layout
+from roofline.layout import ORDER, RECOMPUTE, ZERO_KIND
+from roofline.limits import FRAMEWORKS
 from roofline.outcome import outcome
 from roofline.presets import preset
 from roofline.training import training
@@ -64,10 +66,12 @@ BATCH = {"gpus": 64, "batch": 256, "sequence": 4096}
 def test_options_are_the_fields_of_a_layout(
     options: str, model: str, fields: dict[str, Any], recipe: str | None
 ) -> None:
-    """The numbers are the library's."""
+    """The numbers are the library's, with the habits of the framework that plans take too."""
     found = document(f"explain --model {model} --gpus 64 --tokens 1Mi {options}")
     split = float(fields.get("tp", 1) > 1)
-    layout = Layout(**BATCH, **fields, sequence_parallel=split)
+    habits = FRAMEWORKS["any"].base
+    habits = replace(habits, gradient_bytes=2 if recipe == "bf16-gradients" else 4)
+    layout = replace(habits, **BATCH, **fields, sequence_parallel=split)
     job = training(preset(model).model, layout, H100, recipe=recipe)
     assert found["seconds"] == pytest.approx(float(job.time.seconds))
     assert found["memory"]["total"] == pytest.approx(float(job.memory.total))
@@ -76,6 +80,51 @@ def test_options_are_the_fields_of_a_layout(
     for name, value in fields.items():
         shown = found["layout"][name]
         assert rows[name][shown] == value if name in rows else shown == value
+
+
+TYPED = (
+    *("tp", "cp", "pp", "ep", "etp", "chunks", "micro_batch", "zero", "shard", "order"),
+    *("schedule", "recompute", "recompute_share", "offload_share"),
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--model llama-3-70b --gpus 512 --sequence 8192 --framework megatron",
+        "--model llama-3-70b --gpus 512 --sequence 8192 --framework torchtitan",
+        "--model llama-3-8b --gpus 8 --cluster l40s-box --tokens 512Ki",
+        "--model mixtral-8x7b --gpus 64 --framework megatron",
+        "--model llama-3-8b --gpus 64 --framework deepspeed",
+        "--model qwen3-30b-a3b --gpus 32 --framework nanotron --precision fp8",
+        "--model llama-3-8b --gpus 64 --recipe bf16-gradients",
+        "--model llama-3-8b --gpus 64 --framework fsdp --rates peak",
+    ],
+)
+def test_the_winner_of_a_plan_typed_as_options_is_the_same_step(line: str) -> None:
+    """Habits and recipe of a framework are one thing for ``plan`` and for ``explain``."""
+    best = document(f"plan {line} --top 1")["best"]
+    row = plan_row(line)
+    typed = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in row.items())
+    found = document(f"explain {line} {typed}")
+    assert found["seconds"] == best["seconds"]
+    assert found["memory"]["total"] == sum(part["bytes"] for part in best["memory"])
+
+
+def plan_row(line: str) -> dict[str, Any]:
+    """The fields of the first place, as options take them."""
+    row = document(f"plan {line} --top 1")["ranked"][0]
+    return {name: row[name] for name in TYPED}
+
+
+def test_habits_are_said_and_limits_of_the_framework_hold() -> None:
+    said = run("explain --model llama-3-8b --gpus 64 --tp 2 --framework torchtitan").stdout
+    assert "Habits of torchtitan: attention flash-2" in said
+    assert "ZeRO-3" in said, "the only kind that it has"
+    message = refused("explain --model llama-3-8b --gpus 64 --framework megatron --zero 3")
+    assert "zero: 3 is refused, megatron cannot do it; allowed: 0, 1, or framework any" in message
+    short = document("explain --model llama-3-8b --gpus 64 --tp 2 --tp-overlap none")
+    assert "tensor-parallel overlap none" in short["habits"], "what is typed goes before habits"
 
 
 def test_the_smallest_layout_is_of_what_is_trained() -> None:

@@ -23,7 +23,7 @@ from hardware_profiles import cluster
 from roofline.constraints import misfits
 from roofline.dims import Dims
 from roofline.export import FORMATS, Description, export, load
-from roofline.export.fields import differences, flat
+from roofline.export.fields import default_recipe, differences, flat
 from roofline.export.megatron import arguments
 from roofline.export.shell import words
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
@@ -320,7 +320,8 @@ def megatron_jobs(draw: Any) -> Training:
         recompute=draw(st.sampled_from([RECOMPUTE[n] for n in ("none", "attention", "full")])),
         pp_overlap=1 if one.layout.chunks > 1 else 0,
     )
-    return replace(one, layout=layout)
+    short = layout.gradient_bytes == 2  # one buffer of gradients: kept as they are reduced
+    return replace(one, layout=layout, recipe=RECIPES[default_recipe(one.precision, short)])
 
 
 @FEW
@@ -352,7 +353,7 @@ def test_megatron_arguments_are_its_own(one: Training) -> None:
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_written_for_megatron(name: str) -> None:
-    one = job(name, Layout(8, batch=8, micro_batch=1))
+    one = job(name, Layout(8, batch=8, micro_batch=1, gradient_bytes=4))
     megatron_parser().parse_args(arguments(flat(one)))
     back = load(export(one, "megatron"))
     assert back.model is not None

@@ -155,6 +155,23 @@ def test_every_constraint(model: Any, change: dict[str, Any], message: str) -> N
         training(model, Layout(**FITS | change), H100)
 
 
+def test_words_are_named() -> None:
+    """A word in the place of its number is told the number, and where words are taken."""
+    model = preset("llama-3-8b").model
+    with pytest.raises(Misfit, match=r"schedule: 'zb-v' is refused; .*Layout.named.*nearest: 4"):
+        check(model, Layout(8, pp=2, batch=8, schedule="zb-v"))  # type: ignore[arg-type]
+    with pytest.raises(Misfit, match=r"recompute: 'most' is refused; .*none 0, attention 1"):
+        check(model, Layout(8, batch=8, recompute="most"))  # type: ignore[arg-type]
+    with pytest.raises(Misfit, match="tp: True is refused; allowed: a whole number"):
+        check(model, Layout(8, tp=True, batch=8))
+    named = Layout.named(8, pp=2, batch=8, schedule="zb-v", recompute="full", attention="flash-2")
+    assert named == Layout(8, pp=2, batch=8, schedule=4, recompute=4, attention=2)
+    with pytest.raises(ValueError, match="layout: 'frob' is not one"):
+        Layout.named(8, frob=3)
+    with pytest.raises(ValueError, match="schedule: 'zb-w' is not one; the nearest"):
+        Layout.named(8, schedule="zb-w")
+
+
 def test_memory_of_zero() -> None:
     """The least that this layout takes is what would do."""
     machine = Ideal(1e15, (Tier(64, 450e9),), hbm_bytes=0.0)

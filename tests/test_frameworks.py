@@ -129,7 +129,7 @@ def test_deepspeed_joins_what_goes_together() -> None:
     assert not any((rows["tp"] > 1) & (rows["zero"] == 3))
     assert any(rows["zero"] == 3)
     with pytest.raises(
-        ValueError, match="pp=4 leaves no layout on 16 GPUs; the nearest that does: pp=1"
+        ValueError, match="zero=3 leaves no layout on 16 GPUs; the nearest that does: zero=1"
     ):
         plan(
             preset("llama-3-8b").model, H100, 16, tokens=16 * 4096, framework="deepspeed",
@@ -146,11 +146,32 @@ def test_the_json_says_where_the_script_has_to_speak() -> None:
     )
 
 
-def test_a_limit_beyond_the_framework_is_a_note() -> None:
+def test_a_limit_beyond_the_framework_is_refused() -> None:
+    """A launch file of torchtitan has no ZeRO-1."""
+    with pytest.raises(ValueError, match="zero: 1 is refused, torchtitan cannot do it"):
+        plan(preset("llama-3-8b").model, H100, 16, tokens=64 * 4096, framework="torchtitan", zero=1)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flag", "each"), [(None, False, 4), ("bf16-gradients", True, 2)]
+)
+def test_megatron_reduces_gradients_as_it_keeps_them(
+    recipe: str | None, flag: bool, each: int
+) -> None:
+    """Megatron-Core has one buffer of gradients: fp32, or under --grad-reduce-in-bf16 as the weights."""
     one = plan(
-        preset("llama-3-8b").model, H100, 16, tokens=64 * 4096, framework="torchtitan", zero=1, pp=1
-    )
-    assert "zero" in named(one.export("torchtitan").notes)
+        "llama-3-8b", H100, 16, tokens=64 * 4096, framework="megatron", recipe=recipe, tp=2, pp=2,
+        zero=0,
+    ).best  # fmt: skip
+    assert one is not None
+    text = export(one, "megatron")
+    assert ("--grad-reduce-in-bf16" in text) is flag
+    weights = float(one.memory.parts["gradients"]) / each
+    assert float(one.memory.parts["weights"]) == pytest.approx(2 * weights)
+    assert one.layout.gradient_bytes == each
+    again = load(text, "megatron").training(H100.resized(32), rates=one.overlay or "peak")
+    assert again.recipe == one.recipe
+    assert not [note for note in text.notes if "recipe" in note or "gradient" in note]
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -153,6 +153,12 @@ class TestWaysOut:
         assert "pp: 'many' is refused" in app.error[0].value
         assert not click(app, "No limit on PP").error
 
+    @pytest.mark.parametrize("way", ["Any framework", "No limit on ZeRO stage"])
+    def test_a_limit_beyond_the_framework(self, way: str) -> None:
+        app = opened(**JOB, want_zero="3")
+        assert "zero: 3 is refused, megatron cannot do it" in app.error[0].value
+        assert not click(app, way).error
+
     def test_nothing_fits_says_how_much_and_what_would_do(self) -> None:
         app = opened(model="llama-3-405b", gpus="64", tokens="4Mi")
         expected = found(model=preset("llama-3-405b").model, gpus=64, sequence=4096)

@@ -292,7 +292,22 @@ class TestBadInput:
             ({"micro_batch": 3}, "the nearest that does: micro_batch="),
             ({"tp": 2, "ep": 2}, "ep=2 leaves no layout"),
             ({"tp": 32, "pp": 2}, "leaves no layout"),
-            ({"depth": 1}, "limit: 'depth' is not one"),
+            ({"depth": 1}, "depth: a plan takes no such limit; allowed: tp, cp"),
+            ({"micro_batches": 1}, "no such limit; the nearest: micro_batch"),
+            ({"framwork": "any"}, "no such limit; the nearest: framework"),
+            ({"tp": True}, "tp: True is refused; allowed: whole numbers of 1 and more"),
+            ({"tokens": 1.5}, "tokens: 1.5 is refused"),
+            ({"tokens": "4Mi"}, "tokens: '4Mi' is refused; allowed: a number of tokens"),
+            ({"sequence": "8k"}, "sequence: '8k' is refused; allowed: whole numbers"),
+            ({"headroom": "5%"}, "headroom: '5%' is refused; allowed: a share"),
+            (
+                {"framework": "megatron", "zero": 3},
+                "zero: 3 is refused, megatron cannot do it; allowed: 0, 1, or framework any",
+            ),
+            (
+                {"framework": "torchtitan", "schedule": "1f1b,zb-v"},
+                "schedule: zb-v is refused, torchtitan cannot do it; allowed: 1f1b, or",
+            ),
             ({"tp": "8-2"}, "tp: '8-2' is refused; allowed: 2-8"),
             ({"block": 0}, "block: 0 is refused; allowed: 1 and more"),
             ({"zero": 5}, "zero: 5 is refused; allowed: whole numbers, 0 to 3"),
@@ -308,6 +323,27 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"\w") as error:
             found(**limits)
         assert message in str(error.value)
+
+    def test_names_stand_for_models_and_clusters(self) -> None:
+        asked: dict[str, Any] = {"tokens": 128 * 4096, "sequence": 4096}
+        named = plan("llama-3-8b", "dgx-h100-superpod", 32, **asked)
+        assert named.ranked["seconds"][0] == found().ranked["seconds"][0]
+        for model, cluster, words in (
+            ("llama-3-9b", H100, "llama-3-8b"),
+            (LLAMA, "dgx-h100-superpd", "dgx-h100-superpod"),
+            (3, H100, "model: 3 is refused; allowed: a Transformer"),
+            (LLAMA, 3, "cluster: 3 is refused; allowed: a Cluster"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                plan(model, cluster, 32, **asked)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="gpus: '32' is refused; allowed: whole numbers"):
+            plan(LLAMA, H100, "32", **asked)  # type: ignore[arg-type]
+
+    def test_of_several_limits_the_nearest_is_blamed(self) -> None:
+        """64 replicas have 16 sequences each: the micro-batch of 64 is too large."""
+        limits: dict[str, Any] = {"tp": 1, "pp": 1, "cp": 1, "zero": 0, "micro_batch": 64}
+        with pytest.raises(ValueError, match=r"^micro_batch=64 leaves .* does: micro_batch=16$"):
+            plan(LLAMA, H100, 64, tokens=4 * 2**20, sequence=4096, **limits)
 
     @pytest.mark.parametrize("limits", [{"tp": 7}, {"pp": 3}, {"micro_batch": 3}])
     def test_the_nearest_value_works(self, limits: dict[str, int]) -> None:

@@ -22,6 +22,7 @@ from roofline.limits import FRAMEWORKS, Limit
 from roofline.model import Transformer
 from roofline.names import choose
 from roofline.planner import Plan, holding, plan
+from roofline.recipes import RECIPES
 from roofline.space import CHOICES
 from roofline.training import PEAK
 
@@ -43,6 +44,13 @@ SequenceOption = Annotated[int, _job(min=1, help="Tokens in a sequence.")]
 PrecisionOption = Annotated[str, _job(help="bf16, fp16, fp8, mxfp8 or nvfp4.")]
 FrameworkOption = Annotated[
     str, _job(metavar="NAME", help=f"Whose abilities count: {', '.join(FRAMEWORKS)}.")
+]
+RecipeOption = Annotated[
+    str | None,
+    _job(
+        metavar="NAME",
+        help=f"Kept of each parameter: the framework's habit, or {', '.join(RECIPES)}.",
+    ),
 ]
 HeadroomOption = Annotated[float, _job(help="Share of the memory that stays free: 0.05.")]
 
@@ -82,7 +90,7 @@ class Asked:
 
     def about(self) -> dict[str, Any]:
         """The job and the machine, for JSON."""
-        names = ("tokens", "sequence", "precision", "framework", "headroom")
+        names = ("tokens", "sequence", "precision", "framework", "recipe", "headroom")
         said = {name: self.options[name] for name in names}
         return self.machine.about() | {"gpus": self.gpus, "model": self.model.name} | said
 
@@ -103,6 +111,7 @@ def asked(params: Mapping[str, Any]) -> Asked:
         "sequence": params["sequence"],
         "precision": params["precision"],
         "framework": params["framework"],
+        "recipe": params.get("recipe"),
         "headroom": params["headroom"],
         "rates": chosen.overlay or PEAK,
     }

@@ -16,11 +16,16 @@ from roofline.cli import inputs, output
 from roofline.cli import one_layout as one
 from roofline.cli.asked import BatchOption, ModelOption, SequenceOption
 from roofline.cli.asked import model as model_of
+from roofline.limits import FRAMEWORKS
 from roofline.outcome import Outcome, outcome
 from roofline.suspects import Suspicion, suspects
 from roofline.training import PEAK, Training, training
 from roofline.units import DAY, show
 
+HabitsOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help=f"Whose habits and limits count: {', '.join(FRAMEWORKS)}."),
+]
 BudgetOption = Annotated[str | None, typer.Option(help="Tokens to train on: 15T, 300e9.")]
 PriceOption = Annotated[float | None, typer.Option(help="Of a GPU for an hour.")]
 MeasuredOption = Annotated[float | None, typer.Option(help="Seconds of a measured step.")]
@@ -35,6 +40,7 @@ def explain(
     model: ModelOption = inputs.DEFAULT_MODEL,
     tokens: BatchOption = "4Mi",
     sequence: SequenceOption = 4096,
+    framework: HabitsOption = "any",
     tp: one.Degree = None,
     cp: one.Degree = None,
     pp: one.Degree = None,
@@ -76,9 +82,10 @@ def explain(
     found = anatomy(job)
     said = None if measured is None else suspects(job, measured)
     if json:
-        output.as_json(_document(chosen.about(), job, found, brought, said))
+        about = chosen.about() | {"framework": framework, "habits": one.habits(job, framework)}
+        output.as_json(_document(about, job, found, brought, said))
         return
-    output.say(chosen.line(), one.words(job))
+    output.say(chosen.line(), one.words(job), one.habits(job, framework))
     _tell(job, found, brought)
     if said is not None:
         _tell_suspects(said)
@@ -102,10 +109,10 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
         )
     with inputs.naming("--precision"):
         machine.flops(dtype_of(params["precision"]))
-    layout = one.layout(params, sizes, machine, int(batch))
+    layout = one.layout(params, sizes, machine, int(batch), chosen.overlay)
     rates = chosen.overlay or PEAK
     return training(
-        sizes, layout, machine, params["precision"], recipe=params["recipe"], rates=rates
+        sizes, layout, machine, params["precision"], recipe=one.recipe(params), rates=rates
     )
 
 

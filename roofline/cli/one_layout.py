@@ -8,14 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from hardware_profiles import Cluster
+from hardware_profiles import Calibration, Cluster
 from roofline import recipes
 from roofline.cli import output
 from roofline.first_layout import first
 from roofline.fitting import check
-from roofline.layout import ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout, code
+from roofline.layout import (
+    FLASH,
+    ORDER,
+    OVERLAP,
+    RECOMPUTE,
+    RING,
+    SCHEDULE,
+    ZERO_KIND,
+    Layout,
+    code,
+)
+from roofline.limits import FRAMEWORKS, Framework, beyond
 from roofline.model import Transformer
-from roofline.training import Training
+from roofline.names import choose
+from roofline.planner import usual
+from roofline.space import cut_evenly
+from roofline.training import Training, kept_of
 
 CHOICES = {
     "schedule": SCHEDULE,
@@ -29,6 +43,7 @@ NUMBERS = (
     *("tp", "cp", "pp", "ep", "etp", "chunks", "micro_batch", "zero", "shard"),
     *("sequence_parallel", "recompute_share", "offload_share"),
 )
+FIRST = ("tp", "cp", "pp", "ep", "recompute", "sequence_parallel")  # what the smallest layout sets
 
 
 def _layout(**about: Any) -> Any:
@@ -68,12 +83,33 @@ RankOption = Annotated[
 ]
 
 
-def layout(params: Mapping[str, Any], model: Transformer, machine: Cluster, batch: int) -> Layout:
-    """The layout that the options ask for.
+def recipe(params: Mapping[str, Any]) -> str | None:
+    """What is kept, as the options or the framework's habits have it; None: by precision."""
+    if params["recipe"] or params["lora_rank"]:
+        stated: str | None = params["recipe"]
+        return stated
+    return _framework(params).recipe(params["precision"])
+
+
+def _framework(params: Mapping[str, Any]) -> Framework:
+    return choose("--framework", params["framework"], FRAMEWORKS)
+
+
+def layout(
+    params: Mapping[str, Any],
+    model: Transformer,
+    machine: Cluster,
+    batch: int,
+    overlay: Calibration | None,
+) -> Layout:
+    """The layout that the options ask for, with the framework's habits as a plan has them.
 
     Raises:
-        ValueError: an unknown choice, or a layout that the model or the machine cannot have.
+        ValueError: an unknown choice, or a layout that the framework, the model or the machine
+            cannot have.
     """
+    framework = _framework(params)
+    base = usual(model, framework, params["precision"], recipe(params), overlay)
     given: dict[str, Any] = {
         name: params[name] for name in NUMBERS if params[name] is not None
     } | {
@@ -84,10 +120,17 @@ def layout(params: Mapping[str, Any], model: Transformer, machine: Cluster, batc
     size = {"gpus": machine.gpus, "batch": batch, "sequence": params["sequence"]}
     if given:
         split = float(given.get("tp", 1) > 1)
-        found = Layout(**({"sequence_parallel": split} | given | size))
+        found = replace(base, **{"sequence_parallel": split, **framework.only(), **given, **size})
     else:
-        found = first(model, machine, **size, recipe=_kept(params)).layout
-    found = replace(found, lora_rank=params["lora_rank"] or 0)
+        least = first(model, machine, **size, recipe=_kept(params)).layout
+        taken = {name: getattr(least, name) for name in (*FIRST, *size)} | framework.only()
+        if taken["recompute"] and "full" not in framework.can.get("recompute", ("full",)):
+            taken["recompute"] = RECOMPUTE["block"]
+        found = replace(base, **taken)
+    for name in framework.can:
+        beyond(framework, name, [float(getattr(found, name))])
+    even = float(cut_evenly(model, float(found.pp * found.chunks)))
+    found = replace(found, even=even, lora_rank=params["lora_rank"] or 0)
     check(model, found, machine)
     return found
 
@@ -95,8 +138,26 @@ def layout(params: Mapping[str, Any], model: Transformer, machine: Cluster, batc
 def _kept(params: Mapping[str, Any]) -> recipes.Recipe:
     """What memory the smallest layout has to hold; a rank by itself is LoRA's."""
     rank = params["lora_rank"]
-    row = recipes.recipe(params["recipe"] or ("lora" if rank else "mixed"))
+    row = kept_of(recipe(params), params["precision"], bool(rank))
     return replace(row, rank=rank) if rank and row.adapted else row
+
+
+def habits(job: Training, framework: str) -> str:
+    """What counts and was not typed: the framework's habits, for people."""
+    layout = job.layout
+    fused = [
+        name
+        for name, on in (("norms and activations", layout.fused), ("loss", layout.fused_loss))
+        if on
+    ]
+    said = [
+        f"attention {list(FLASH)[int(layout.attention)]}",
+        f"fused {' and '.join(fused) or 'nothing'}",
+        f"tensor-parallel overlap {word(layout, 'tp_overlap')}",
+        f"gradients reduced in {layout.gradient_bytes:g} B",
+        f"kept: {job.recipe.about}",
+    ]
+    return f"Habits of {framework}: {', '.join(said)}"
 
 
 def words(job: Training) -> str:

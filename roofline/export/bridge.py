@@ -78,7 +78,7 @@ def _read_precision(o: Options, f: Fields) -> Fields:
         found = "fp16"
     long = [o.flag(name, found != "fp16") for name in REDUCE]
     bytes_of = {"layout.gradient_bytes": 4 if all(long) else 2, "layout.weight_bytes": 2}
-    return {"precision": found, "recipe": default_recipe(found)} | bytes_of
+    return {"precision": found, "recipe": default_recipe(found, not all(long))} | bytes_of
 
 
 PRECISION = Row(

@@ -106,9 +106,14 @@ def recipe_name(recipe: Recipe) -> Any:
     return next((name for name, row in RECIPES.items() if row == recipe), recipe)
 
 
-def default_recipe(precision: str) -> str:
-    """What ``training`` keeps of each parameter where nothing is said."""
-    return RECIPE_OF.get(precision, "fp8")
+# Megatron's one buffer of gradients: reduced in 16 bits, they are kept in 16 bits.
+SHORT = {"mixed": "bf16-gradients", "fp8": "fp8-bf16-gradients"}
+
+
+def default_recipe(precision: str, short: bool = False) -> str:
+    """What ``training`` keeps of each parameter where nothing is said, or gradients are short."""
+    name = RECIPE_OF.get(precision, "fp8")
+    return SHORT[name] if short else name
 
 
 def layout(found: Mapping[str, Any]) -> Layout:

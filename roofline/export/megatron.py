@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roofline.export import core
-from roofline.export.fields import Fields
+from roofline.export.fields import Fields, default_recipe
 from roofline.export.rows import Options, Row, as_number, read, written
 from roofline.export.shell import END, words
 
@@ -129,7 +129,7 @@ def _read_precision(o: Options, f: Fields) -> Fields:
         "precision": precision,
         "layout.gradient_bytes": 4 if wide else 2,
         "layout.weight_bytes": 1 if gathered else 2,
-        **({"recipe": "fp8-weights"} if gathered else {}),
+        "recipe": "fp8-weights" if gathered else default_recipe(precision, not wide),
     }
 
 
