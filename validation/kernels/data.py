@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from validation.case import Correctness, Setting
 
@@ -57,6 +60,13 @@ def rotated(context: Context, tensor: torch.Tensor) -> Callable[[int], torch.Ten
     count = copies(context, tensor.numel() * tensor.element_size())
     held += [tensor.clone() for _ in range(count - 1)]
     return lambda i: held[i % len(held)]
+
+
+def spots(count: int, *what: object, drawn: int = 1) -> list[int]:
+    """The first of ``count`` places, the last, and some between that ``what`` decides."""
+    rng = np.random.default_rng(zlib.crc32(repr(what).encode()))
+    between = rng.integers(count, size=drawn).tolist() if count else []
+    return sorted({0, count - 1, *between}) if count else []
 
 
 def compare(got: torch.Tensor, reference: torch.Tensor, dtype: str) -> Correctness:

@@ -24,8 +24,8 @@ from roofline.routing import reached
 from roofline.strategies import expert_parallel
 from roofline.strategies.phases import passes
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
-from validation.kernels.data import BYTES, TOLERANCE, compare, random, torch_dtype
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
+from validation.kernels.data import BYTES, compare, random, torch_dtype
 from validation.kernels.expert_layer import (
     Exchange,
     Layer,
@@ -239,10 +239,7 @@ def _check(case: Case, context: Context, layer: Layer, exchange: Exchange) -> Co
     if case["phase"] == "step":
         _sum_up(got[2], layer.peers)  # the router's gradient is that of all tokens
     wanted = _reference(case, context, layer)
-    errors = [compare(a, b, case["dtype"]) for a, b in zip(got, wanted, strict=True)]
-    return max(
-        errors, key=lambda error: error.max_error, default=Correctness(0.0, TOLERANCE["fp32"])
-    )
+    return worst(compare(a, b, case["dtype"]) for a, b in zip(got, wanted, strict=True))
 
 
 def _sum_up(tensor: torch.Tensor, peers: Peers) -> None:

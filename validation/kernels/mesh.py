@@ -22,7 +22,7 @@ from roofline.strategies.combined import axis_strides, combined
 from roofline.strategies.phases import passes
 from roofline.strategies.pipeline_parallel import hops
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
 from validation.kernels.data import BYTES, compare, random
 from validation.kernels.links import Peers
 from validation.kernels.predicted import comms, elementwise, mlp, moved, scaled
@@ -263,8 +263,7 @@ def _check(case: Case, context: Context, stage: Stage) -> Correctness:
     torch.optim.AdamW(stage.parameters, **ADAMW).step()
     wanted = _reference(case, context, stage.axes, last)
     pairs = zip([*got, *(p.detach() for p in stage.parameters)], wanted, strict=True)
-    errors = [compare(a, b, case["dtype"]) for a, b in pairs]
-    return max(errors, key=lambda error: error.max_error)
+    return worst(compare(a, b, case["dtype"]) for a, b in pairs)
 
 
 def _reference(

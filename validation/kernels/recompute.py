@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from roofline.activations import KEPT, Fate, Kept, Place, Saved, activation_bytes, fates
 from roofline.strategies.phases import passes
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
 from validation.kernels.data import BYTES, TOLERANCE, compare, random
 from validation.kernels.predicted import elementwise, mlp
 from validation.profile import Profile
@@ -255,11 +255,9 @@ def _check(case: Case, context: Context, stack: Stack) -> Correctness:
         told = dict(case.parameters) | {"tokens": tokens, "d_model": d, "d_ff": f}
         case = Case(case.kernel, told, case.size, case.stride)
         stack = _stack(case, context)
-    errors = [
-        compare(a, b, case["dtype"]).max_error
-        for a, b in zip(stack.run(case["policy"]), _reference(stack), strict=True)
-    ]
-    return Correctness(max(wrong, *errors), TOLERANCE[case["dtype"]])
+    pairs = zip(stack.run(case["policy"]), _reference(stack), strict=True)
+    counted = Correctness(wrong, TOLERANCE[case["dtype"]])
+    return worst([counted, *(compare(a, b, case["dtype"]) for a, b in pairs)])
 
 
 def _reference(stack: Stack) -> tuple[torch.Tensor, ...]:
