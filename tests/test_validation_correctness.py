@@ -1,6 +1,7 @@
 """Checks of kernels see what is wrong wherever it is, and NaN most of all."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 
 from validation.case import Case, Correctness, Setting, worst
 from validation.context import Context
-from validation.kernels import attention, kernels, matmul, mesh
+from validation.kernels import attention, expert_parallel, kernels, matmul, mesh
 from validation.kernels import mlp as mlps
 from validation.kernels import recompute as recomputing
-from validation.kernels.data import spots
+from validation.kernels.data import ADAMW, sizes, spots, stepped
 from validation.kernels.expert_layer import Layer
 from validation.kernels.ring import Ring
 from validation.kernels.stage import Stage
@@ -164,6 +165,54 @@ def test_several_heads_of_attention_are_compared(
     drawn = divmod(spots(16, case.id)[1], 4)
     got[part][drawn if isinstance(at, str) else at] = wrong
     assert not attention.compare_heads(got, operands, given, case).passed
+
+
+def test_a_step_of_adamw_by_hand() -> None:
+    """Loshchilov & Hutter 2019, algorithm 2, at t = 1: both moments' corrections cancel their
+    weights, so the step is lr (g / (|g| + eps) + decay w); narrow parameters are widened.
+    """
+    w, g = [0.5, -1.0, 0.25], [3.0, -0.5, 0.0]
+    lr, eps, decay = (ADAMW[name] for name in ("lr", "eps", "weight_decay"))
+    wanted = [a - lr * (b / (abs(b) + eps) + decay * a) for a, b in zip(w, g, strict=True)]
+    before = torch.tensor(w, dtype=torch.bfloat16)
+    (after,) = stepped([before], [torch.tensor(g, dtype=torch.bfloat16)])
+    assert after.dtype == torch.float32
+    assert after.tolist() == pytest.approx(wanted, rel=1e-6)
+    assert before.tolist() == w
+
+
+@pytest.mark.parametrize("name", ["expert parallel", "recompute"])
+def test_a_wrong_step_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights go the other way than the reference's, which are in double precision."""
+    _, told, _ = SPOILT[name]
+    module = expert_parallel if name == "expert parallel" else recomputing
+    check = kernels()[name].prepare(Case(name, told | {"dtype": "fp32"}), alone()).check
+    assert check is not None
+
+    def wrong(parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        sign = 1 if parameters[0].dtype == torch.float64 else -1
+        return stepped(parameters, [sign * gradient for gradient in gradients])
+
+    monkeypatch.setattr(module, "stepped", wrong)
+    assert not check().passed
+
+
+def test_sizes_end_with_the_largest_that_fits() -> None:
+    """1 KiB to 8 GiB by fours, which would end at 4 GiB."""
+    roomy = replace(SETTING, suite="full", memory=1e12)
+    found = sizes(roomy, 1024, 2**33, 4)
+    assert found == [2**k for k in (*range(10, 33, 2), 33)]
+    assert sizes(replace(roomy, memory=6.0 * 2**32), 1024, 2**33, 4) == found[:-1]
+    assert sizes(roomy, 1024, 2**20, 4)[-2:] == [2**18, 2**20]
+    assert sizes(replace(roomy, suite="quick"), 1024, 2**33, 4) == found[:-1]
+
+
+def test_a_type_that_matmuls_cannot_have_here_is_left_out() -> None:
+    """fp8 needs scales; a profile that has its rate does not end the run."""
+    every = replace(SETTING, suite="full", device="cuda", dtypes=("fp8", "bf16"), memory=1e11)
+    for setting in (every, replace(every, suite="quick", dtypes=("fp8",))):
+        assert "fp8" not in {case["dtype"] for case in matmul.cases(setting)}
+    assert {case["dtype"] for case in matmul.cases(every)} == {"bf16"}
 
 
 def test_spots_are_both_ends_and_some_between() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ CACHE = {"cpu": 64e6, "cuda": 256e6}  # buffers rotate through more than this, w
 MOST_COPIES = 64
 # Largest error of a sum over the largest term, for which a result counts as right.
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+
+# Beside a small eps, what is left of a gradient that should be zero would decide the step.
+ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1.0, "weight_decay": 0.1}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -80,11 +83,32 @@ def compare(got: torch.Tensor, reference: torch.Tensor, dtype: str) -> Correctne
     return Correctness(float((got.double() - reference).abs().max() / largest), TOLERANCE[dtype])
 
 
+def stepped(
+    parameters: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What a step of AdamW makes of ``parameters``, which stay; narrow ones in fp32."""
+    import torch
+
+    made = []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        made.append(parameter.detach().to(wide, copy=True).requires_grad_())
+        made[-1].grad = gradient.detach().to(wide)
+    torch.optim.AdamW(made, **ADAMW).step()
+    return [one.detach() for one in made]
+
+
 def sizes(setting: Setting, least: float, most: float, factor: int) -> list[int]:
-    """Sizes from ``least`` by ``factor`` up to ``most`` [B], bounded by a sixth of the memory."""
-    limit = min(most, setting.memory / 6)
+    """Sizes from ``least`` by ``factor`` [B], in the full suite ``most`` itself too, bounded by a
+    sixth of the memory.
+
+    >>> sizes(Setting("full", 2, "cpu", 1e6, (), ()), 1000, 20_000, 4)
+    [1000, 4000, 16000, 20000]
+    """
     found, size = [], int(least)
-    while size <= limit:
+    while size <= most:
         found.append(size)
         size *= factor
-    return found
+    if not setting.quick and found[-1:] != [int(most)]:
+        found.append(int(most))
+    return [size for size in found if size <= setting.memory / 6]

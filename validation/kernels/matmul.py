@@ -68,7 +68,7 @@ def cases(setting: Setting) -> Iterator[Case]:
     if not setting.quick:
         shapes += [("square", n, n, n, 1) for n in SWEEP[setting.device]]
         shapes += [("rectangle", m, n, k, 1) for m, n, k in RECTANGLES[setting.device]]
-    for dtype in _dtypes(setting):
+    for dtype in (name for name in _dtypes(setting) if name in BYTES):
         for form, m, n, k, batch in shapes:
             size = BYTES[dtype] * (m * k + batch * k * n + m * n)
             if size * (batch if form == "batched" else 1) * 3 < setting.memory:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roofline.bubbles import bubble
 from roofline.groups import Group
@@ -23,7 +23,7 @@ from roofline.strategies.phases import passes
 from roofline.strategies.pipeline_parallel import hops
 from roofline.workload import Workload
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
-from validation.kernels.data import BYTES, compare, random
+from validation.kernels.data import ADAMW, BYTES, compare, random
 from validation.kernels.links import Peers
 from validation.kernels.predicted import comms, elementwise, mlp, moved, scaled
 from validation.kernels.stage import Stage
@@ -48,8 +48,6 @@ MOST_SLICES = 64
 FEW = 3  # meshes of the quick suite
 SMALL = (8, 16, 32)  # tokens, D and F of a problem that one process solves to compare with
 ALONE = 3e8  # FLOPs forward that one process does in no time
-# Beside a small eps, what is left of a gradient that should be zero would decide the step.
-ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1.0, "weight_decay": 0.1}
 
 
 def cases(setting: Setting) -> Iterator[Case]:

@@ -19,7 +19,7 @@ from roofline.activations import KEPT, Fate, Kept, Place, Saved, activation_byte
 from roofline.strategies.phases import passes
 from roofline.workload import Workload
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
-from validation.kernels.data import BYTES, TOLERANCE, compare, random
+from validation.kernels.data import BYTES, TOLERANCE, compare, random, stepped
 from validation.kernels.predicted import elementwise, mlp
 from validation.profile import Profile
 from validation.results import Value
@@ -245,7 +245,7 @@ def _stack(case: Case, context: Context) -> Stack:
 
 
 def _check(case: Case, context: Context, stack: Stack) -> Correctness:
-    """Gradients against plain ones in double precision, and bytes against the formula.
+    """Gradients and a step of AdamW against double precision, and bytes against the formula.
 
     Large problems are compared by a small one; their bytes are counted as they are.
     """
@@ -255,7 +255,9 @@ def _check(case: Case, context: Context, stack: Stack) -> Correctness:
         told = dict(case.parameters) | {"tokens": tokens, "d_model": d, "d_ff": f}
         case = Case(case.kernel, told, case.size, case.stride)
         stack = _stack(case, context)
-    pairs = zip(stack.run(case["policy"]), _reference(stack), strict=True)
+    gradients = stack.run(case["policy"])
+    got = (*gradients, *stepped(stack.parameters, gradients))
+    pairs = zip(got, _reference(stack), strict=True)
     counted = Correctness(wrong, TOLERANCE[case["dtype"]])
     return worst([counted, *(compare(a, b, case["dtype"]) for a, b in pairs)])
 
@@ -267,7 +269,9 @@ def _reference(stack: Stack) -> tuple[torch.Tensor, ...]:
     x = stack.x.double()
     for w_in, w_out in weights:
         x = layer(x, w_in, w_out)
-    return torch.autograd.grad(x, [w for pair in weights for w in pair], stack.given.double())
+    parameters = [w for pair in weights for w in pair]
+    gradients = torch.autograd.grad(x, parameters, stack.given.double())
+    return (*gradients, *stepped(parameters, gradients))
 
 
 def _counted(case: Case, stack: Stack) -> int:
