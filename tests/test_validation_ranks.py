@@ -1,12 +1,34 @@
 """Ranks start whatever the program that starts them is."""
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from validation import ranks
+
+
+def stop(rank: int, world: int) -> None:
+    if rank:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    raise LookupError("rank 1 does not answer")
+
+
+@pytest.mark.distributed
+def test_a_rank_that_does_not_end_is_told_with_the_time_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the limit of the whole run, which was not waited for."""
+    monkeypatch.setattr(ranks, "TELLING", 1.0)
+    before = time.monotonic()
+    with pytest.raises(ranks.RanksFailed, match=r"rank 1: not done after \d+ s, when an") as told:
+        ranks.run(stop, 2, timeout=20, limit=500, patience=1.0)
+    said = int(str(told.value).rpartition("not done after ")[2].split()[0])
+    assert said <= time.monotonic() - before + 1 < 60
 
 
 def place(rank: int, world: int) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.headers == {"a": HEADER}
     assert (found.measured, found.failed, found.ends) == ([LINE], [FAILED], [END])
     assert not found.problems
-    assert END.share == 0.95
+    assert END.share == 9.5 / 11
 
 
 def test_parameters_keep_their_types(tmp_path: Path) -> None:

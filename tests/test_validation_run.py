@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,14 +16,14 @@ import torch.distributed as dist
 from typer.testing import CliRunner
 
 from validation import launch, runner
-from validation.__main__ import app
+from validation.__main__ import _split, app
 from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
 from validation.context import Context, Options
 from validation.kernels import chosen, kernels, matmul
-from validation.profile import Profile, load
+from validation.profile import Profile, foreign, load
 from validation.ranks import RanksFailed
 from validation.results import FILE, read
-from validation.runner import HUNG
+from validation.runner import HUNG, Tally
 
 pytestmark = pytest.mark.distributed
 
@@ -124,6 +126,7 @@ def test_four_ranks_in_two_nodes(tmp_path: Path) -> None:
     assert any(m.parameters.get("uneven") for m in found.measured)
     (header,) = found.headers.values()
     assert (header.profile, header.world, header.backend) == ("two", 4, "gloo")
+    assert header.foreign.endswith("not on h100-sxm")
 
 
 TWO_NODES = """
@@ -262,6 +265,70 @@ def test_tf32_is_on_while_it_is_timed_and_off_after(monkeypatch: pytest.MonkeyPa
         work.math(1)
         assert not flags.allow_tf32
     assert seen == [True, False]
+
+
+def test_kernels_are_named_once_or_often() -> None:
+    """Commas and repeated options say the same."""
+    assert _split(["matmul", "all-reduce"]) == _split(["matmul, all-reduce", "matmul"])
+    assert _split([]) == _split(["", ","]) == ()
+
+
+def test_a_run_that_measures_nothing_fails(tmp_path: Path) -> None:
+    """Collectives on one rank, and nothing where no case has room: said why, nothing written."""
+    with pytest.raises(RanksFailed, match="all-reduce: at least 2 ranks are needed, 1 is here"):
+        launch.local(OPTIONS, tmp_path / "x", 1, chosen(["all-reduce"]))
+    assert not (tmp_path / "x").exists()
+    tight = replace(SETTING, world=2, memory=10.0)
+    assert "no case fits 2 ranks" in launch.left_out(chosen(["matmul"]), tight)["matmul"]
+    assert not Tally().passed
+
+
+def test_kernels_that_need_a_peer_are_named() -> None:
+    """Collectives have no case on one rank; the math of strategies has."""
+    found = launch.left_out(list(kernels().values()), SETTING)
+    assert {"all-gather", "all-to-all", "point-to-point"} <= set(found)
+    assert not {"matmul", "memory", "attention", "expert parallel"} & set(found)
+
+
+@pytest.mark.parametrize("command", [["run", "--out", ""], ["--out", " "]])
+def test_a_folder_without_a_name_is_refused(command: list[str]) -> None:
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 2
+    assert "no name is given" in told.output
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "accelerator", "gpu", "said"),
+    [
+        ("cpu", "AMD EPYC", "h100-sxm", True, "measured on AMD EPYC, not on h100-sxm"),
+        ("cpu", "AMD EPYC", "gb300", False, "measured on AMD EPYC, not on gb300"),
+        ("cpu", "AMD EPYC", "local-cpu", False, ""),
+        ("cpu", "AMD EPYC", "my-cpu", False, ""),
+        ("cuda", "NVIDIA H100 80GB HBM3", "h100-sxm", True, ""),
+        ("cuda", "NVIDIA H100 80GB HBM3", "my-h100", True, ""),
+        ("cuda", "NVIDIA B200", "h100-sxm", True, "measured on NVIDIA B200, not on h100-sxm"),
+        ("cuda", "NVIDIA X9", "h100-sxm", True, ""),
+        ("cuda", "NVIDIA X9", "local-cpu", False, "measured on NVIDIA X9, not on local-cpu"),
+    ],
+)
+def test_another_accelerator_than_the_profiles_is_told(
+    device: str, model: str, accelerator: str, gpu: bool, said: str
+) -> None:
+    """A CPU is no GPU; a GPU is known by the driver's name for it, or not at all."""
+    assert foreign(device, [model], accelerator, gpu=gpu) == said
+
+
+def test_the_time_since_the_program_began_is_counted(tmp_path: Path) -> None:
+    """The share of measuring is of the whole time; a process knows when it was started."""
+    begun = time.time() - 100
+    tally = launch.local(OPTIONS, tmp_path, 1, chosen(["memory"]), begun)
+    (end,) = read(tmp_path).ends
+    assert 100 < end.startup < 100 + 60
+    assert end.share == pytest.approx(tally.measuring / (end.startup + tally.wall))
+    script = "import time; from validation.launch import started; print(time.time() - started())"
+    before = time.monotonic()
+    age = float(subprocess.run([sys.executable, "-c", script], capture_output=True).stdout)
+    assert 0 <= age <= time.monotonic() - before + 0.02
 
 
 SETTING = Setting("quick", 1, "cpu", 1e8, (), ("fp32",))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -28,7 +28,7 @@ from validation.importing import cli as importing
 from validation.joining import DEVICES, RanksLost
 from validation.judging import calibrate_command, report_command
 from validation.kernels import chosen
-from validation.launch import LOST, as_rank, local, local_ranks, under_torchrun
+from validation.launch import LOST, as_rank, local, local_ranks, started, under_torchrun
 from validation.ranks import RanksFailed
 from validation.results import FILE
 from validation.runner import Tally
@@ -66,12 +66,24 @@ def _allowed(what: str, rows: Mapping[str, str]) -> Callable[[str], str]:
     return refuse
 
 
-def _split(names: str) -> tuple[str, ...]:
-    """Names between commas; some have spaces in them."""
-    return tuple(name.strip() for name in names.split(",") if name.strip())
+def _split(names: Sequence[str]) -> tuple[str, ...]:
+    """Names between commas, of an option given any number of times; each once.
+
+    >>> _split(["matmul, memory", "expert parallel", "matmul"])
+    ('matmul', 'memory', 'expert parallel')
+    """
+    found = (name.strip() for several in names for name in several.split(","))
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
-def _known(names: str) -> str:
+def _folder(name: str | Path) -> Path:
+    """A folder with a name; an empty one would be the current folder, unasked."""
+    if not str(name).strip():
+        raise typer.BadParameter("no name is given; allowed: a folder, . for this one")
+    return Path(name)
+
+
+def _known(names: list[str]) -> list[str]:
     """A callback that refuses kernels that there are not."""
     try:
         chosen(_split(names))
@@ -88,7 +100,9 @@ app.command("compare-collectives")(importing.compare)
 SUITES = {"quick": "two minutes", "full": "every size"}
 
 
-Out = Annotated[Path | None, typer.Option(help="folder of the results")]
+Out = Annotated[
+    Path | None, typer.Option(help="folder of the results", parser=_folder, metavar="FOLDER")
+]
 SuiteOption = Annotated[
     str,
     typer.Option(help="quick: two minutes; full: every size", callback=_allowed("suite", SUITES)),
@@ -101,7 +115,8 @@ Device = Annotated[
 Timeout = Annotated[float, typer.Option(min=1, help="seconds that one wait may take")]
 Budget = Annotated[float, typer.Option(min=0, help="seconds of measuring; 0: the suite's own")]
 Kernels = Annotated[
-    str, typer.Option(help="names, separated by commas; left out: all", callback=_known)
+    list[str],
+    typer.Option(help="names; several, or commas between; left out: all", callback=_known),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="skip cases that the folder has")]
 Ranks = Annotated[int, typer.Option(min=0, max=64, help="processes; 0: GPUs, or CPU cores")]
@@ -117,7 +132,7 @@ def main(
     device: Device = "auto",
     timeout: Timeout = 60,
     budget: Budget = 0,
-    kernels: Kernels = "",
+    kernels: Kernels = [],  # noqa: B006
     resume: Resume = False,
 ) -> None:
     # No docstring: the help is ABOUT.
@@ -140,7 +155,7 @@ def run_here(
     device: Device = "auto",
     timeout: Timeout = 60,
     budget: Budget = 0,
-    kernels: Kernels = "",
+    kernels: Kernels = [],  # noqa: B006
     resume: Resume = False,
 ) -> None:
     """The suite on ranks started on this machine."""
@@ -172,7 +187,7 @@ def _options(
     device: str,
     timeout: float,
     budget: float,
-    kernels: str,
+    kernels: list[str],
     resume: bool,
 ) -> Options:
     names = _split(kernels)
@@ -196,7 +211,8 @@ def _measure(options: Options, out: Path, ranks: int) -> None:
     try:
         if not rank:
             ranks = ranks or local_ranks(options.device)
-        tally = as_rank(options, out) if rank else local(options, out, ranks)
+        now = started()
+        tally = as_rank(options, out, None, now) if rank else local(options, out, ranks, None, now)
     except RanksFailed as failed:
         typer.echo(failed.brief(), err=True)
         _leave(LOST if "RanksLost" in str(failed) else 2, rank)
@@ -212,13 +228,16 @@ def _measure(options: Options, out: Path, ranks: int) -> None:
 
 
 def _told(tally: Tally, out: Path) -> str:
-    share = tally.measuring / tally.wall if tally.wall else 0.0
+    """The counts, and what of the whole time since the program's start was measuring."""
+    whole = tally.startup + tally.wall
+    share = tally.measuring / whole if whole else 0.0
     counts = f"{tally.measured} cases measured"
     counts += f", {tally.skipped} there already" if tally.skipped else ""
     counts += f", {tally.failed} failed" if tally.failed else ""
     counts += f", {tally.wrong} with a wrong result" if tally.wrong else ""
     counts += f", {tally.unchecked} not checked" if tally.unchecked else ""
-    return f"{counts}, in {tally.wall:.0f} s, {share:.0%} of it measuring: {out / FILE}"
+    took = f"in {tally.wall:.0f} s after {tally.startup:.0f} s of starting"
+    return f"{counts}, {took}; {share:.0%} of the {whole:.0f} s measuring: {out / FILE}"
 
 
 def _leave(code: int, rank: bool) -> None:

@@ -13,6 +13,7 @@ the same time, as the formulas take for granted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,6 +91,15 @@ class Correctness:
     def passed(self) -> bool:
         """False for NaN too."""
         return self.max_error <= self.tolerance
+
+
+def worst(checks: Iterable[Correctness]) -> Correctness:
+    """The one with the largest error; NaN is larger than every number, which ``max`` does not know.
+
+    Raises:
+        ValueError: when nothing was compared.
+    """
+    return max(checks, key=lambda one: (math.isnan(one.max_error), one.max_error))
 
 
 @dataclass(frozen=True, slots=True)

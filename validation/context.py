@@ -303,7 +303,7 @@ def _free_memory(device: torch.device, per_host: int) -> float:
     import torch
 
     if device.type == "cuda":
-        return 0.6 * torch.cuda.mem_get_info(device)[0]
+        return 0.65 * torch.cuda.mem_get_info(device)[0]
     pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
     free = float(pages * os.sysconf("SC_PAGE_SIZE")) if pages > 0 else 4e9
     return 0.3 * free / per_host

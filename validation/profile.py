@@ -6,7 +6,7 @@ accelerator (its overlay), rates are the achieved ones; without, peaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +16,7 @@ import hardware_profiles as hp
 from hardware_profiles.behaviour import StepFit
 from hardware_profiles.calibration import Calibration, calibrate, calibration, for_accelerator
 from hardware_profiles.errors import ProfileError
+from hardware_profiles.local import GPUS, catalogue_name
 from hardware_profiles.schema import Accelerator, Cluster, NetworkTier
 from roofline import calibrated, collectives
 from roofline.collectives import ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, SEND, SWAP, Collective
@@ -28,6 +29,7 @@ from roofline.machine import Tier, TierLike
 LOOPBACK = 4e9  # [B/s]
 LOOPBACK_LATENCY = 50e-6  # [s]
 
+CPU = "local-cpu"  # how the profile of this machine calls its accelerator without GPUs
 CPU_KEYS = 512  # in a block of attention on a CPU, as torch's flash_attention for it splits them
 
 # Whose measured link an operation takes where a calibration has none for it.
@@ -189,6 +191,30 @@ def on_cpu(world: int) -> Cluster:
         "tiers": [node],
     }
     return Cluster.model_validate(fields)
+
+
+def foreign(device: str, models: Iterable[str], accelerator: str, *, gpu: bool) -> str:
+    """What was measured where that is not ``accelerator``; empty where it is, or who knows.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        models: what the devices call themselves.
+        accelerator: its name in the profile.
+        gpu: the profile's is one, by its streaming multiprocessors.
+
+    >>> foreign("cpu", ["AMD EPYC"], "h100-sxm", gpu=True)
+    'measured on AMD EPYC, not on h100-sxm'
+    """
+    known = {name for _, name in GPUS}
+
+    def differs(model: str) -> bool:
+        if device == "cpu":
+            return gpu or accelerator in known or "tpu" in accelerator
+        found = catalogue_name(model)
+        return accelerator == CPU or (found not in (None, accelerator) and accelerator in known)
+
+    others = [model for model in models if differs(model)]
+    return f"measured on {', '.join(others)}, not on {accelerator}" if others else ""
 
 
 def rebuilt(cluster: Mapping[str, Any], overlay: Calibration | None = None) -> Profile:

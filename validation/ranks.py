@@ -66,7 +66,7 @@ def run(
         raise ValueError(f"ranks: {ranks} is refused; allowed: 1 and more")
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
         common = (ranks, folder, timeout, backend, function, arguments)
-        allowed = timeout if limit is None else limit
+        allowed, start = timeout if limit is None else limit, time.monotonic()
         processes = [
             _context().Process(target=_rank, args=(rank, *common), daemon=True)
             for rank in range(ranks)
@@ -75,11 +75,12 @@ def run(
             with _no_main():
                 for process in processes:
                     process.start()
-            _wait(processes, time.monotonic() + allowed + GRACE, patience)
+            _wait(processes, start + allowed + GRACE, patience)
+            waited = time.monotonic() - start
             codes = [process.exitcode for process in processes]
         finally:
             _stop(processes)
-        return _results(Path(folder), allowed, codes)
+        return _results(Path(folder), waited, codes)
 
 
 @contextmanager
@@ -164,7 +165,7 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             process.join()
 
 
-def _results(folder: Path, limit: float, codes: Sequence[int | None]) -> list[Any]:
+def _results(folder: Path, waited: float, codes: Sequence[int | None]) -> list[Any]:
     results: list[Any] = []
     errors: list[str] = []
     for rank, code in enumerate(codes):
@@ -173,14 +174,14 @@ def _results(folder: Path, limit: float, codes: Sequence[int | None]) -> list[An
             fine, value = pickle.loads(file.read_bytes())
             (results if fine else errors).append(value if fine else f"rank {rank}: {value}")
         else:
-            errors.append(f"rank {rank}: {_silence(code, limit)}")
+            errors.append(f"rank {rank}: {_silence(code, waited, any(codes))}")
     if errors:
         raise RanksFailed("\n".join(errors))
     return results
 
 
-def _silence(code: int | None, limit: float) -> str:
-    """Why a rank has left nothing behind."""
+def _silence(code: int | None, waited: float, failed: bool) -> str:
+    """Why a rank has left nothing behind: after ``waited`` seconds, or when another had failed."""
     if code is None:
-        return f"not done after {limit:g} s, or when another had failed"
+        return f"not done after {waited:.0f} s{', when another had failed' * failed}"
     return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

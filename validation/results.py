@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from validation.profile import foreign
+
 SCHEMA = 1  # of the lines; raise it when a field changes its meaning
 METHOD = 1  # of measuring; raise it when times before and after cannot be compared
 FILE = "results.jsonl"
@@ -63,6 +65,13 @@ class Header(Record):
     profile: str = Field(description="name of the cluster")
     overlay: str = Field("", description="name of the calibration; empty: peaks")
     cluster: dict[str, Any] = Field(description="the cluster itself, to predict anew from")
+
+    @property
+    def foreign(self) -> str:
+        """``measured on AMD EPYC, not on h100-sxm``, where the devices are not the profile's."""
+        chip = self.cluster.get("accelerator") or {}
+        name, gpu = str(chip.get("name", "")), chip.get("sms") is not None
+        return foreign(self.device, self.devices, name, gpu=gpu)
 
     @property
     def conditions(self) -> tuple[object, ...]:
@@ -139,7 +148,7 @@ class End(Record):
     outcome: Literal["complete", "aborted"]
     wall: float = Field(description="first case to last, start-up left out [s]")
     measuring: float = Field(description="of it, warm-up and timed calls [s]")
-    startup: float = Field(description="from joining to the first case [s]")
+    startup: float = Field(description="from the program's start to the first case [s]")
     measured: int = Field(description="cases")
     skipped: int = Field(description="cases that an earlier run has")
     failed: int
@@ -149,8 +158,9 @@ class End(Record):
 
     @property
     def share(self) -> float:
-        """Of the wall time, what was spent on measuring."""
-        return self.measuring / self.wall if self.wall else 1.0
+        """Of the time since the program's start, what was spent on measuring."""
+        whole = self.startup + self.wall
+        return self.measuring / whole if whole else 1.0
 
 
 Line = Header | Measured | Failed | End

@@ -61,14 +61,15 @@ class Tally:
     wrong: int = 0
     unchecked: int = 0
     measuring: float = 0.0  # [s]
-    wall: float = 0.0  # [s]
+    wall: float = 0.0  # first case to last [s]
+    startup: float = 0.0  # before the first case [s]
     outcome: Literal["complete", "aborted"] = "complete"
 
     @property
     def passed(self) -> bool:
-        """True when every case was measured, checked and right."""
+        """True when there were cases, and each was measured, checked and right."""
         bad = self.failed + self.wrong + self.unchecked
-        return self.outcome == "complete" and not bad
+        return self.outcome == "complete" and not bad and self.measured + self.skipped > 0
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class Run:
             if self.writer is not None:
                 self.writer.add(*lines)
 
-    def end(self, startup: float) -> None:
+    def end(self) -> None:
         """The last line, by rank 0 alone; a disk that is full was already told of."""
         t = self.tally
         if self.writer is not None:
@@ -104,7 +105,7 @@ class Run:
                         outcome=t.outcome,
                         wall=t.wall,
                         measuring=t.measuring,
-                        startup=startup,
+                        startup=t.startup,
                         measured=t.measured,
                         skipped=t.skipped,
                         failed=t.failed,
@@ -116,13 +117,11 @@ class Run:
 
 
 def run(
-    kernels: Sequence[Kernel],
-    context: Context,
-    options: Options,
-    folder: Path,
-    startup: float = 0.0,
+    kernels: Sequence[Kernel], context: Context, options: Options, folder: Path, begun: float
 ) -> Tally:
     """Measure every case of ``kernels``; rank 0 writes to ``folder``. All ranks call it together.
+
+    The program has ``begun`` at that time.time().
 
     Raises:
         RanksLost: after what was measured has been written, when a rank is gone.
@@ -133,12 +132,12 @@ def run(
     left = _left(this, todo, options, folder)
     this.tally.skipped = len(todo) - len(left)
     budget = _budget(options, len(left))
-    start = time.perf_counter()
+    start, this.tally.startup = time.perf_counter(), time.time() - begun
 
     def end(outcome: Literal["complete", "aborted"]) -> None:
         this.tally.outcome = outcome
         this.tally.wall = time.perf_counter() - start
-        this.end(startup)
+        this.end()
 
     def last() -> None:
         _note(this, "ended by SIGTERM: another rank has failed, or the job's time is up")
@@ -284,8 +283,7 @@ def _told(this: Run, error: Exception) -> CaseFailed:
 
 def _worst(this: Run, mine: Correctness | None) -> Correctness | None:
     """The largest error of any rank; infinite where one is no number."""
-    error = 0.0 if mine is None else mine.max_error
-    told = this.agreement.exchange(error)
+    told = this.agreement.exchange(0.0 if mine is None else mine.max_error)
     largest = float(told.max()) if np.isfinite(told).all() else np.inf
     return None if mine is None else Correctness(largest, mine.tolerance)
 
@@ -333,8 +331,10 @@ def _watchdog(this: Run, why: str) -> Iterator[None]:
     limit = 3 * this.context.timeout + GRACE
 
     def bite() -> None:
-        rank = this.context.rank
-        print(f"rank {rank}: {this.case.case}: not done after {limit:g} s", file=sys.stderr)
+        print(
+            f"rank {this.context.rank}: {this.case.case}: not done after {limit:g} s",
+            file=sys.stderr,
+        )
         with suppress(Exception):
             _note(this, why)
         os._exit(HUNG)

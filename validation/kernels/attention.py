@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from roofline import arithmetic
 from roofline.kernels import BACKWARD_ATTENTION
 from roofline.layout import FLASH
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
-from validation.kernels.data import BYTES, compare, copies, random
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
+from validation.kernels.data import BYTES, compare, copies, random, spots
 from validation.profile import Profile
 from validation.results import Value
 
@@ -119,7 +119,7 @@ def prepare(case: Case, context: Context) -> Work:
         return torch.autograd.grad(out, operands, given) if case["backward"] else (out,)
 
     def check() -> Correctness:
-        """One head of one sequence, in double precision."""
+        """Some heads, in double precision."""
         return compare_heads(math(0), held[0], given, case)
 
     return Work(check=check, math=math)
@@ -128,10 +128,24 @@ def prepare(case: Case, context: Context) -> Work:
 def compare_heads(
     got: tuple[torch.Tensor, ...], operands: list[torch.Tensor], given: torch.Tensor, case: Case
 ) -> Correctness:
-    """The first head against plain arithmetic: its output, or the gradients of q, k and v."""
+    """Some heads against plain arithmetic: the first of the first sequence, the last, one drawn."""
+    heads = spots(case["batch"] * case["heads"], case.id)
+    return worst(
+        _compare_head(got, operands, given, case, divmod(head, case["heads"])) for head in heads
+    )
+
+
+def _compare_head(
+    got: tuple[torch.Tensor, ...],
+    operands: list[torch.Tensor],
+    given: torch.Tensor,
+    case: Case,
+    at: tuple[int, int],
+) -> Correctness:
+    """Sequence and head ``at``: its output, or the gradients of q, k and v."""
     import torch
 
-    q, k, v = (t.detach()[0, 0].double().requires_grad_() for t in operands)
+    q, k, v = (t.detach()[at].double().requires_grad_() for t in operands)
     scores = q @ k.T / case["head_dim"] ** 0.5
     if _causal(case):
         hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
@@ -139,12 +153,11 @@ def compare_heads(
     out = scores.softmax(-1) @ v
     wanted = [out]
     if case["backward"]:
-        wanted = list(torch.autograd.grad(out, (q, k, v), given[0, 0].double()))
-    found = [
-        compare(one[0, 0].detach(), other.detach(), case["dtype"])
+        wanted = list(torch.autograd.grad(out, (q, k, v), given[at].double()))
+    return worst(
+        compare(one[at].detach(), other.detach(), case["dtype"])
         for one, other in zip(got, wanted, strict=True)
-    ]
-    return max(found, key=lambda correctness: correctness.max_error)
+    )
 
 
 def _cloned(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

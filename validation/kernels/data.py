@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from validation.case import Correctness, Setting
 
@@ -17,6 +20,9 @@ CACHE = {"cpu": 64e6, "cuda": 256e6}  # buffers rotate through more than this, w
 MOST_COPIES = 64
 # Largest error of a sum over the largest term, for which a result counts as right.
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+
+# Beside a small eps, what is left of a gradient that should be zero would decide the step.
+ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1.0, "weight_decay": 0.1}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -59,6 +65,13 @@ def rotated(context: Context, tensor: torch.Tensor) -> Callable[[int], torch.Ten
     return lambda i: held[i % len(held)]
 
 
+def spots(count: int, *what: object, drawn: int = 1) -> list[int]:
+    """The first of ``count`` places, the last, and some between that ``what`` decides."""
+    rng = np.random.default_rng(zlib.crc32(repr(what).encode()))
+    between = rng.integers(count, size=drawn).tolist() if count else []
+    return sorted({0, count - 1, *between}) if count else []
+
+
 def compare(got: torch.Tensor, reference: torch.Tensor, dtype: str) -> Correctness:
     """Largest difference over the largest element of the reference."""
     import torch
@@ -70,11 +83,32 @@ def compare(got: torch.Tensor, reference: torch.Tensor, dtype: str) -> Correctne
     return Correctness(float((got.double() - reference).abs().max() / largest), TOLERANCE[dtype])
 
 
+def stepped(
+    parameters: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What a step of AdamW makes of ``parameters``, which stay; narrow ones in fp32."""
+    import torch
+
+    made = []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        made.append(parameter.detach().to(wide, copy=True).requires_grad_())
+        made[-1].grad = gradient.detach().to(wide)
+    torch.optim.AdamW(made, **ADAMW).step()
+    return [one.detach() for one in made]
+
+
 def sizes(setting: Setting, least: float, most: float, factor: int) -> list[int]:
-    """Sizes from ``least`` by ``factor`` up to ``most`` [B], bounded by a sixth of the memory."""
-    limit = min(most, setting.memory / 6)
+    """Sizes from ``least`` by ``factor`` [B], in the full suite ``most`` itself too, bounded by a
+    sixth of the memory.
+
+    >>> sizes(Setting("full", 2, "cpu", 1e6, (), ()), 1000, 20_000, 4)
+    [1000, 4000, 16000, 20000]
+    """
     found, size = [], int(least)
-    while size <= limit:
+    while size <= most:
         found.append(size)
         size *= factor
-    return found
+    if not setting.quick and found[-1:] != [int(most)]:
+        found.append(int(most))
+    return [size for size in found if size <= setting.memory / 6]

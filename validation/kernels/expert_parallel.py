@@ -24,8 +24,8 @@ from roofline.routing import reached
 from roofline.strategies import expert_parallel
 from roofline.strategies.phases import passes
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
-from validation.kernels.data import BYTES, TOLERANCE, compare, random, torch_dtype
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
+from validation.kernels.data import BYTES, compare, random, stepped, torch_dtype
 from validation.kernels.expert_layer import (
     Exchange,
     Layer,
@@ -226,7 +226,7 @@ def _weights(case: Case, context: Context, expert: int) -> tuple[torch.Tensor, t
 
 
 def _check(case: Case, context: Context, layer: Layer, exchange: Exchange) -> Correctness:
-    """Output and every gradient against one process that has all tokens and all experts.
+    """Output, gradients, and parameters after a step of AdamW against one process with it all.
 
     A problem too large for one process is checked by a small one, with the same ranks, experts and k.
     """
@@ -238,11 +238,9 @@ def _check(case: Case, context: Context, layer: Layer, exchange: Exchange) -> Co
     got = list(layer.run(exchange))
     if case["phase"] == "step":
         _sum_up(got[2], layer.peers)  # the router's gradient is that of all tokens
+        got += stepped(layer.parameters[1:], got[2:])
     wanted = _reference(case, context, layer)
-    errors = [compare(a, b, case["dtype"]) for a, b in zip(got, wanted, strict=True)]
-    return max(
-        errors, key=lambda error: error.max_error, default=Correctness(0.0, TOLERANCE["fp32"])
-    )
+    return worst(compare(a, b, case["dtype"]) for a, b in zip(got, wanted, strict=True))
 
 
 def _sum_up(tensor: torch.Tensor, peers: Peers) -> None:
@@ -280,8 +278,8 @@ def _reference(case: Case, context: Context, layer: Layer) -> list[torch.Tensor]
     mine = weights[me * held : (me + 1) * held]
     ours = [x, wide, *(w for w, _ in mine), *(w for _, w in mine)]
     given = torch.cat([_given(case, context, position) for position in range(n)]).double()
-    gradients = torch.autograd.grad(out, ours, given)
-    return [out.detach()[own], gradients[0][own], *gradients[1:]]
+    of_x, *gradients = torch.autograd.grad(out, ours, given)
+    return [out.detach()[own], of_x[own], *gradients, *stepped(ours[1:], gradients)]
 
 
 KERNELS = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roofline.bubbles import bubble
 from roofline.groups import Group
@@ -22,8 +22,8 @@ from roofline.strategies.combined import axis_strides, combined
 from roofline.strategies.phases import passes
 from roofline.strategies.pipeline_parallel import hops
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
-from validation.kernels.data import BYTES, compare, random
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
+from validation.kernels.data import ADAMW, BYTES, compare, random
 from validation.kernels.links import Peers
 from validation.kernels.predicted import comms, elementwise, mlp, moved, scaled
 from validation.kernels.stage import Stage
@@ -48,8 +48,6 @@ MOST_SLICES = 64
 FEW = 3  # meshes of the quick suite
 SMALL = (8, 16, 32)  # tokens, D and F of a problem that one process solves to compare with
 ALONE = 3e8  # FLOPs forward that one process does in no time
-# Beside a small eps, what is left of a gradient that should be zero would decide the step.
-ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1.0, "weight_decay": 0.1}
 
 
 def cases(setting: Setting) -> Iterator[Case]:
@@ -263,8 +261,7 @@ def _check(case: Case, context: Context, stage: Stage) -> Correctness:
     torch.optim.AdamW(stage.parameters, **ADAMW).step()
     wanted = _reference(case, context, stage.axes, last)
     pairs = zip([*got, *(p.detach() for p in stage.parameters)], wanted, strict=True)
-    errors = [compare(a, b, case["dtype"]) for a, b in pairs]
-    return max(errors, key=lambda error: error.max_error)
+    return worst(compare(a, b, case["dtype"]) for a, b in pairs)
 
 
 def _reference(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from roofline import arithmetic
 from roofline.groups import Group
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Setting
+from validation.case import Case, Correctness, Setting, worst
 from validation.kernels.data import BYTES, TOLERANCE, random
 from validation.profile import Profile
 
@@ -257,7 +257,7 @@ class Reference:
         cut: Callable[[torch.Tensor], torch.Tensor] = lambda flat: flat,
     ) -> Correctness:
         """Of the part ``cut`` of some layers, over the largest of the whole layer."""
-        errors = [0.0]
+        checks = [Correctness(0.0, TOLERANCE[self.dtype])]
         for layer, gradient, weight in zip(layers, gradients, weights, strict=True):
             before = cut(self.before[layer])
             there = slice(before.numel())  # what is behind them pads
@@ -266,9 +266,8 @@ class Reference:
             for got, wanted in ((gradient[there], self.gradients[layer]), (updated, update)):
                 if got.numel():
                     off = (got.double() - cut(wanted)).abs().max() / wanted.abs().max()
-                    errors.append(float(off))
-        worst = float("inf") if any(error != error for error in errors) else max(errors)
-        return Correctness(worst, TOLERANCE[self.dtype])
+                    checks.append(Correctness(float(off), TOLERANCE[self.dtype]))
+        return worst(checks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from roofline.activations import KEPT, Fate, Kept, Place, Saved, activation_bytes, fates
 from roofline.strategies.phases import passes
 from roofline.workload import Workload
-from validation.case import Case, Correctness, Expected, Kernel, Setting, Work
-from validation.kernels.data import BYTES, TOLERANCE, compare, random
+from validation.case import Case, Correctness, Expected, Kernel, Setting, Work, worst
+from validation.kernels.data import BYTES, TOLERANCE, compare, random, stepped
 from validation.kernels.predicted import elementwise, mlp
 from validation.profile import Profile
 from validation.results import Value
@@ -245,7 +245,7 @@ def _stack(case: Case, context: Context) -> Stack:
 
 
 def _check(case: Case, context: Context, stack: Stack) -> Correctness:
-    """Gradients against plain ones in double precision, and bytes against the formula.
+    """Gradients and a step of AdamW against double precision, and bytes against the formula.
 
     Large problems are compared by a small one; their bytes are counted as they are.
     """
@@ -255,11 +255,11 @@ def _check(case: Case, context: Context, stack: Stack) -> Correctness:
         told = dict(case.parameters) | {"tokens": tokens, "d_model": d, "d_ff": f}
         case = Case(case.kernel, told, case.size, case.stride)
         stack = _stack(case, context)
-    errors = [
-        compare(a, b, case["dtype"]).max_error
-        for a, b in zip(stack.run(case["policy"]), _reference(stack), strict=True)
-    ]
-    return Correctness(max(wrong, *errors), TOLERANCE[case["dtype"]])
+    gradients = stack.run(case["policy"])
+    got = (*gradients, *stepped(stack.parameters, gradients))
+    pairs = zip(got, _reference(stack), strict=True)
+    counted = Correctness(wrong, TOLERANCE[case["dtype"]])
+    return worst([counted, *(compare(a, b, case["dtype"]) for a, b in pairs)])
 
 
 def _reference(stack: Stack) -> tuple[torch.Tensor, ...]:
@@ -269,7 +269,9 @@ def _reference(stack: Stack) -> tuple[torch.Tensor, ...]:
     x = stack.x.double()
     for w_in, w_out in weights:
         x = layer(x, w_in, w_out)
-    return torch.autograd.grad(x, [w for pair in weights for w in pair], stack.given.double())
+    parameters = [w for pair in weights for w in pair]
+    gradients = torch.autograd.grad(x, parameters, stack.given.double())
+    return (*gradients, *stepped(parameters, gradients))
 
 
 def _counted(case: Case, stack: Stack) -> int:
