@@ -68,8 +68,11 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
         seed: of the draw of the halves.
 
     Raises:
-        ValueError: when there are too few trusted cases for any stage, saying what is missing.
+        ValueError: when there are too few trusted cases for any stage, saying what is missing; when
+            the devices are not the profile's.
     """
+    if doubt := evidence.header.foreign:
+        raise ValueError(f"{doubt}: its rates are not that profile's; measure with --cluster local")
     every = stages(evidence)
     counts = {s.title: len(cases(s, evidence)) for s in every}
     enough = [s for s in every if counts[s.title] >= s.fewest]

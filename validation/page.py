@@ -39,7 +39,8 @@ def headline(found: Report) -> str:
     if summary["elsewhere"]:
         judged += f"; {summary['elsewhere']} were measured by another program, not checked here"
     ran = ", ".join(filter(None, (hosts, *env["devices"], env["backend"], versions)))
-    return f"{env['started']}: {ran}\npredicted for {env['profile']} at {rates}: {judged}"
+    doubt = f"{env['foreign']}\n" if env["foreign"] else ""
+    return f"{env['started']}: {ran}\n{doubt}predicted for {env['profile']} at {rates}: {judged}"
 
 
 def sections(found: Report) -> list[tuple[str, list[str]]]:
