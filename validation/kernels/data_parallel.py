@@ -37,7 +37,7 @@ from validation.kernels.mlp import (
     workload,
 )
 from validation.kernels.plans import Op, Plan
-from validation.kernels.predicted import together
+from validation.kernels.predicted import of_a_plan
 from validation.profile import Profile
 from validation.results import Value
 
@@ -152,16 +152,7 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     for kind, name in plans.COLLECTIVE.items():
         taken[kind] = profile.collective(name, sent[kind], case.group) if sent[kind] else 0.0
     flops = float(case["layers"] * (work.forward_flops + work.backward_flops)) / case.size
-    math = plans.alone(ops, lambda op: taken[op.kind], talks=False)
-    yield Expected("math", math, flops)
-    if case.size == 1:
-        return
-    nbytes = sum(sent.get(op.kind, 0.0) for op in ops)
-    comms = plans.alone(ops, lambda op: taken[op.kind], talks=True)
-    yield Expected("comms", comms, nbytes=nbytes)
-    overlapped = plans.seconds(ops, lambda op: taken[op.kind], overlap=case["overlap"])
-    both = together(profile, math, comms, math + comms - overlapped)
-    yield Expected("both", both, flops, nbytes)
+    yield from of_a_plan(case, profile, ops, taken, sent, flops)
 
 
 class Replica:

@@ -6,7 +6,7 @@ take here, start included. Matmuls take what ``roofline.kernels.Matmuls`` says o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,10 @@ import numpy as np
 from roofline.bound import Term
 from roofline.groups import Group
 from roofline.strategies.phases import Phase
+from validation.case import Case, Expected
+from validation.kernels import plans
 from validation.kernels.data import BYTES
+from validation.kernels.plans import Op
 from validation.profile import Profile
 
 
@@ -59,6 +62,33 @@ def together(profile: Profile, math: float, talk: float, hidden: float) -> float
     """
     behind = float(np.clip(hidden, 0.0, talk))
     return math + talk - behind * (1.0 - profile.contention)
+
+
+def of_a_plan(
+    case: Case,
+    profile: Profile,
+    ops: Sequence[Op],
+    taken: Mapping[str, float],
+    sent: Mapping[str, float],
+    flops: float,
+) -> Iterator[Expected]:
+    """Math alone, communication alone and both, of a plan whose kinds of passes take so long.
+
+    Args:
+        taken: seconds of one pass or collective of each kind.
+        sent: bytes of one collective of each kind.
+        flops: of the whole step on one rank.
+    """
+    math = plans.alone(ops, lambda op: taken[op.kind], talks=False)
+    yield Expected("math", math, flops)
+    if case.size == 1:
+        return
+    nbytes = sum(sent.get(op.kind, 0.0) for op in ops)
+    comms = plans.alone(ops, lambda op: taken[op.kind], talks=True)
+    yield Expected("comms", comms, nbytes=nbytes)
+    overlapped = plans.seconds(ops, lambda op: taken[op.kind], overlap=case["overlap"])
+    both = together(profile, math, comms, math + comms - overlapped)
+    yield Expected("both", both, flops, nbytes)
 
 
 def moved(terms: Iterable[Term]) -> float:
