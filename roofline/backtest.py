@@ -22,7 +22,7 @@ from roofline import baseline, calibrated, runs
 from roofline.dims import Dims
 from roofline.layout import stack
 from roofline.machine import Tier
-from roofline.run_fields import NotMeasured, Run, RunError
+from roofline.run_fields import Run, RunError
 from roofline.run_files import Refused, parse, published
 from roofline.run_gpus import inside, reference_cluster
 from roofline.step import predict
@@ -111,7 +111,6 @@ def backtest(named: Iterable[tuple[str, Run]], fits: Fits = shipped) -> Backtest
     for name, run in named:
         try:
             job = runs.job(run)
-            _measured(run)
             dtype = calibrated.dtype_of(job.precision)
             rates = hw.accelerator(job.accelerator).peak_flops
             for field, needed in (("precision", dtype), ("gpu", ATTENTION)):
@@ -191,7 +190,7 @@ def _predicted(
             gpus=int(job.layout.gpus),
             sweep=_sweep(run, job),
             predicted=sum(parts.values()),
-            measured=_measured(run),
+            measured=job.measured,
             baseline=float(base[i][0]),
             flops=baseline.flops(job),
             terms=parts,
@@ -202,13 +201,6 @@ def _predicted(
         )
         for i, ((_, run, job), parts) in enumerate(members)
     ]
-
-
-def _measured(run: Run) -> float | None:
-    try:
-        return runs.measured(run)
-    except NotMeasured:
-        return None
 
 
 def _sweep(run: Run, job: runs.Job) -> str:

@@ -95,5 +95,6 @@ def _by_precision(found: Iterable[runs.Run]) -> dict[str, list[float]]:
     shares: dict[str, list[float]] = {}
     for run in found:
         job = runs.job(run)
-        shares.setdefault(job.precision, []).append(ideal(job) / runs.measured(run))
+        if job.measured is not None:
+            shares.setdefault(job.precision, []).append(ideal(job) / job.measured)
     return shares

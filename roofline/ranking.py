@@ -23,7 +23,6 @@ from roofline.space import CHOICES
 Column = NDArray[np.float64]
 Rows = dict[str, Column]
 
-OBJECTIVES = ("seconds", "memory", "complexity")
 CUT = ("tp", "cp", "ep", "pp")
 KIND = (*CUT, "zero", "shard", "recompute")  # what sets two layouts apart
 SAVED = 0.99  # of the memory of a faster layout with the same cut, at most, to be worth a look

@@ -45,6 +45,7 @@ class Job:
     domain: int  # GPUs under one NVLink domain
     nic: float | None  # B/s per GPU between nodes, where stated
     assumed: tuple[str, ...] = ()
+    measured: float | None = None  # seconds of a step, where the run says
 
 
 def job(run: Run) -> Job:
@@ -77,6 +78,7 @@ def job(run: Run) -> Job:
         domain=inside,
         nic=_nic(read, gpu, inside),
         assumed=tuple(read.assumed),
+        measured=_seconds(read),
     )
 
 
@@ -105,16 +107,22 @@ def measured(run: Run) -> float:
         NotMeasured: when nothing of it says how long a step took.
         RunError: when what says so is no time.
     """
-    read = Reading(checked(run))
+    seconds = _seconds(Reading(checked(run)))
+    if seconds is None:
+        raise NotMeasured("measured: neither step_time_s nor tokens_per_s_per_gpu is given")
+    return seconds
+
+
+def _seconds(read: Reading) -> float | None:
+    """Of a measured step; None where nothing says. [s]"""
     for path in ("derived.step_time_s", "measured.step_time_s"):
         if (seconds := read.stated(path)) is not None:
             return float(seconds)
     if (rate := read.stated("measured.tokens_per_s_per_gpu")) is not None:
         tokens = 1.0 * read.whole("global_batch_size") * read.whole("model.seq_len")
         return float(tokens / (rate * read.whole("n_gpus")))
-    if (seconds := read.stated("derived.step_time_s_from_flops")) is not None:
-        return float(seconds)
-    raise NotMeasured("measured: neither step_time_s nor tokens_per_s_per_gpu is given")
+    seconds = read.stated("derived.step_time_s_from_flops")
+    return None if seconds is None else float(seconds)
 
 
 def _layout(read: Reading, sizes: Transformer, row: Framework, gpu: str) -> Layout:
