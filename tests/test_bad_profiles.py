@@ -285,9 +285,9 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
     ],
 )
 def test_hostile_texts_are_refused_quickly(text: str, said: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     refusal(text, said)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert not Path("pwned").exists()
 
 

@@ -406,10 +406,10 @@ def test_events() -> None:
 
 def test_fast() -> None:
     """The longest of the grid, 16 devices, 64 micro-batches and 8 chunks: 16,384 passes."""
-    began = time.perf_counter()
+    began = time.process_time()
     found = timeline("interleaved", 16, 64, chunks=8)
     assert len(found.start) == 2 * 16 * 64 * 8
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_mistakes_are_named() -> None:
