@@ -169,9 +169,9 @@ class TestPlan:
     def test_an_interrupt_leaves_no_traceback(self) -> None:
         """A process that gets SIGINT in the middle of its search."""
         program = (
-            "import os, signal, sys\n"
+            "import signal, sys\n"
             "from roofline import planner\n"
-            "planner._rows = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+            "planner._rows = lambda *_: signal.raise_signal(signal.SIGINT)\n"
             "from roofline.cli import main\n"
             f"sys.argv = ['roofline', 'plan', *{FEW.split()}]\n"
             "main()\n"
