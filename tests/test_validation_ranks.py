@@ -47,3 +47,13 @@ def test_the_program_that_starts_ranks_is_not_run_again(
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert ranks.run(place, 2, timeout=60) == [(0, 2), (1, 2)]
     assert sys.modules["__main__"] is main
+
+
+def _loaded(rank: int, world: int) -> bool:
+    return {"torch._dynamo", "torch.distributed.fsdp", "validation.launch"} <= sys.modules.keys()
+
+
+@pytest.mark.distributed
+def test_what_ranks_need_is_loaded_before_they_are_forked() -> None:
+    ranks.warm_up()
+    assert ranks.run(_loaded, 2) == [True, True]

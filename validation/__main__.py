@@ -29,7 +29,7 @@ from validation.joining import DEVICES, RanksLost
 from validation.judging import calibrate_command, report_command
 from validation.kernels import chosen
 from validation.launch import LOST, as_rank, local, local_ranks, started, under_torchrun
-from validation.ranks import RanksFailed
+from validation.ranks import RanksFailed, warm_up
 from validation.results import FILE
 from validation.runner import Tally
 from validation.semantics import Outcome, check
@@ -210,6 +210,7 @@ def _measure(options: Options, out: Path, ranks: int) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # the ranks are ended too
     try:
         if not rank:
+            warm_up()
             ranks = ranks or local_ranks(options.device)
         now = started()
         tally = as_rank(options, out, None, now) if rank else local(options, out, ranks, None, now)

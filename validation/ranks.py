@@ -94,11 +94,19 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+def warm_up() -> None:
+    """Start the process that ranks are forked from: it loads what they need while others go on."""
+    if _context().get_start_method() == "forkserver":
+        from multiprocessing.forkserver import ensure_running
+
+        ensure_running()
+
+
 def _context() -> Any:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
-        context.set_forkserver_preload(["torch.distributed"])
+        context.set_forkserver_preload(["torch.distributed", "validation.ahead"])
     return context
 
 
