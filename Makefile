@@ -7,7 +7,7 @@
 PYTHON  ?= python3
 PORT    ?= 8501
 JOBS    ?= 2
-OUT     ?= build/validation
+OUT     ?= results
 ARGS    ?=
 BENCHES ?= benchmarks/sweeps.py benchmarks/slider_latency.py
 
