@@ -124,6 +124,7 @@ def roofline(found: Explained) -> Figure:
 
 def _points(rows: list[OperationRow], kind: str, step: float) -> Figure:
     """Operations of a kind, the larger the more time they take."""
+    labels = _labels(rows, step)
     return {
         "type": "scatter", "mode": "markers+text", "name": kind,
         "x": np.array([row.intensity for row in rows]),
@@ -131,7 +132,7 @@ def _points(rows: list[OperationRow], kind: str, step: float) -> Figure:
         "marker": {"color": term_looks.of(kind).color, "symbol": SYMBOLS[kind], "opacity": 0.85,
                    "size": np.array([8 + 22 * (row.seconds / step) ** 0.5 for row in rows]),
                    "line": {"width": 1, "color": "#ffffff"}},
-        "text": _labels(rows, step), "textposition": _places(rows),
+        "text": labels, "textposition": _places(rows, labels),
         "textfont": {"size": 11, "color": "#8a94a3"},
         "hovertemplate": "%{customdata}<extra></extra>",
         "customdata": [_hover(row, step) for row in rows],
@@ -147,10 +148,16 @@ def _labels(rows: list[OperationRow], step: float) -> list[str]:
     return found
 
 
-def _places(rows: list[OperationRow]) -> list[str]:
-    """Labels in turn below and above their points, from left to right."""
-    rank = np.argsort(np.argsort([row.intensity for row in rows]))
-    return [("bottom center", "top center")[int(place) % 2] for place in rank]
+def _places(rows: list[OperationRow], labels: list[str]) -> list[str]:
+    """Labels away from each other: left and right of the middle, the fastest above its point."""
+    named = sorted((i for i, label in enumerate(labels) if label), key=lambda i: rows[i].intensity)
+    places = ["top center"] * len(rows)
+    half = (len(named) + 1) // 2
+    for side, those in (("left", named[:half]), ("right", named[half:])):
+        top = max(those, key=lambda i: rows[i].achieved, default=None)
+        for i in those:
+            places[i] = f"{'top' if i == top else 'bottom'} {side}"
+    return places
 
 
 def _hover(row: OperationRow, step: float) -> str:
