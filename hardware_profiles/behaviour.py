@@ -87,8 +87,7 @@ class WireFit(Strict):
 class FabricFit(Strict):
     """A kind of network between units, with nothing beside: see ``roofline.isolated``."""
 
-    start: Latency
-    hop: Latency = Field(gt=0, description="of a tree between units; half of it of a ring")
+    hop: Latency = Field(gt=0, description="of a tree, both ways; half of it a message or ring")
     handshake: Amount = Field(ge=1, description="hops of long messages, over those of short ones")
     unasked: Amount = Field(gt=0, le=1e9, description="bytes half way from short to long")
     message: Latency = Field(description="for each peer of an all-to-all outside the unit")
@@ -96,7 +95,13 @@ class FabricFit(Strict):
     growth: Amount = Field(description="the depth is log2(units) to this power")
     ring: Share
     exchange: Share
-    send: Share
+
+
+class HostFit(Strict):
+    """CPUs that call a collective with nothing beside it."""
+
+    launch: Latency = Field(0.0, description="of a kernel on one GPU")
+    waiting: Latency = Field(0.0, description="of a framework's call, on an idle GPU")
 
 
 class IsolatedFit(Strict):
@@ -104,6 +109,7 @@ class IsolatedFit(Strict):
 
     wires: dict[str, WireFit]
     fabrics: dict[str, FabricFit]
+    host: HostFit = HostFit()
     fitted_to: tuple[Text, ...] = Field((), description="sources that the fit has seen")
     error: str = Field("", description="on sources that it has not seen")
     source: Text

@@ -18,7 +18,7 @@ from hardware_profiles.behaviour import COLLECTIVES, FABRICS, IsolatedFit, StepF
 from hardware_profiles.schema import Accelerator, Cluster
 from roofline.communication import Link, Network
 from roofline.dims import Dims
-from roofline.isolated import Fabric, Idle, Wire
+from roofline.isolated import Fabric, Host, Idle, Wire
 from roofline.job import Habits, Job
 from roofline.kernels import Attention, Kernels, Matmuls, Streams
 from roofline.layout import Layout
@@ -194,4 +194,4 @@ def idle(tiers: tuple[Tier, ...], fit: IsolatedFit, fabric: str = FABRICS[0]) ->
     known = choose("fabric", fabric, {name: name for name in FABRICS})
     between = fit.fabrics.get(known, fit.fabrics[FABRICS[0]])
     wires = {name: Wire(**wire.model_dump()) for name, wire in fit.wires.items()}
-    return Idle(tiers, wires, Fabric(**between.model_dump()))
+    return Idle(tiers, wires, Fabric(**between.model_dump()), Host(**fit.host.model_dump()))

@@ -44,6 +44,8 @@ _TAG = re.compile(r"^\s*(?:\[[\w,.:-]+\](?:<\w+>:?)?|\d+:(?=\s))\s?")  # of mpir
 _PROGRAM = re.compile(rf"\b({'|'.join(PROGRAMS)})_perf")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
 _PLACE = re.compile(r"\son\s+(\S+)\s+device\s+\d+\s+(?:\[[^\]]*\]\s*)?(.*)")
+_CALLS = re.compile(r"\bnThread\s+\d+\s+nGpus\s+(\d+)")
+_GRAPHS = re.compile(r"\bgraph:\s*[1-9]")
 _VERSION = re.compile(r"\b(nccl-tests|NCCL|RCCL) version[ :]+([\w.+-]+)")
 _NUMBER = re.compile(r"^[+-]?[\d.]")
 _ROUNDED = 0.06  # relative: a long time may be printed with two figures
@@ -81,6 +83,9 @@ class Run:
     hosts: dict[str, int]  # host → ranks on it; empty where the log has none
     devices: dict[str, int]  # name of GPU → ranks on it
     versions: dict[str, str]  # of nccl-tests and NCCL, as far as printed
+    per_thread: int | None = (
+        None  # GPUs that a thread calls for, 0 where graphs run; None: not said
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class _Table:
     places: dict[int, tuple[str, str]] = field(default_factory=dict)  # rank → host, device
     versions: dict[str, str] = field(default_factory=dict)
     inherited: bool = False  # ranks and places are those of the table before
+    per_thread: int | None = None
 
     def counted(self, which: int) -> dict[str, int]:
         """Ranks on each host (0) or kind of device (1)."""
@@ -144,18 +150,20 @@ def median_error(predicted: ArrayLike, measured: ArrayLike) -> float:
 def _comment(line: str, tables: list[_Table]) -> None:
     """What a comment says of the table that follows; a new table where one has ended."""
     words = tuple(line.lstrip("# ").lower().split())
-    program, rank = _PROGRAM.search(line), _RANK.search(line)
+    program, rank, calls = _PROGRAM.search(line), _RANK.search(line), _CALLS.search(line)
     begins = words[:2] == ("size", "count")
-    if "concluded" in words or not (program or rank or begins):
+    if "concluded" in words or not (program or rank or begins or calls):
         return
     if tables[-1].rows:
         last = tables[-1]
-        tables.append(_Table(versions=dict(last.versions)))
+        tables.append(_Table(versions=dict(last.versions), per_thread=last.per_thread))
         if not rank:
             tables[-1].ranks, tables[-1].places = last.ranks, last.places
             tables[-1].inherited = True
     table = tables[-1]
-    if program:
+    if calls:
+        table.per_thread = 0 if _GRAPHS.search(line) else int(calls[1])
+    elif program:
         table.program = PROGRAMS[program[1]]
     elif rank:
         if table.inherited:
@@ -255,6 +263,7 @@ def _run(table: _Table) -> Run:
         table.counted(0),
         table.counted(1),
         dict(table.versions),
+        table.per_thread,
     )
 
 

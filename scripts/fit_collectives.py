@@ -24,8 +24,8 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from hardware_profiles.behaviour import COLLECTIVES, FabricFit, IsolatedFit, WireFit
-from hardware_profiles.calibration import calibration, calibrations
+from hardware_profiles.behaviour import COLLECTIVES, FabricFit, HostFit, IsolatedFit, WireFit
+from hardware_profiles.calibration import calibrations
 from hardware_profiles.catalog import SHIPPED
 from validation import compare, sweeps
 from validation.sweeps import Point
@@ -65,8 +65,8 @@ WIRE = {
 SWITCHED = {"switched": (0.65, 0.15)}
 BARE = {"switched": 0.0, "crowding": 0.0}
 CROWDING = {"crowding": (1.5, 0.5)}
+HOST = {"launch": (5e-6, 0.5), "waiting": (20e-6, 0.5)}
 FABRIC = {
-    "start": (20e-6, 0.8),
     "hop": (10e-6, 0.6),
     "handshake": (1.8, 0.4),
     "unasked": (65536.0, 1.0),
@@ -75,14 +75,12 @@ FABRIC = {
     "growth": (0.7, 0.3),
     "ring": (0.88, 0.15),
     "exchange": (0.85, 0.25),
-    "send": (0.6, 0.4),
 }
 TOP = {
     "fraction": 1.1,
     "switched": 1.0,
     "ring": 1.0,
     "exchange": 1.0,
-    "send": 1.0,
     "growth": 1.5,
     "crowding": 4.0,
 }
@@ -162,6 +160,7 @@ def wires_of(points: Sequence[Point]) -> Wires:
         for name in COLLECTIVES:
             here = [p for p in points if kind(p) == family and p.collective == name]
             here = [p for p in here if p.quality != "noisy"] or here
+            here = [p for p in here if not called(p)] or here
             if not here:
                 continue
             asked = priors | (SWITCHED if name == "all-reduce" and family in ADDING else {})
@@ -192,6 +191,23 @@ def _completed(found: Wires) -> Wires:
     return found
 
 
+def called(point: Point) -> bool:
+    """True where the CPUs may be slower than the GPUs."""
+    return point.per_thread > 1 or point.waits
+
+
+def host_of(points: Sequence[Point], wires: Wires) -> HostFit:
+    """CPUs, where they are slower than the GPUs."""
+    here = [point for point in points if called(point) and not point.across]
+    nowhere = {"infiniband": FabricFit(**{name: prior for name, (prior, _) in FABRIC.items()})}
+
+    def build(numbers: dict[str, float], first: Point) -> IsolatedFit:
+        host = HostFit.model_construct(None, **numbers)
+        return _isolated(wires[FAMILIES[first.accelerator]], nowhere, host=host)
+
+    return HostFit(**fitted(together(here), HOST, build))
+
+
 def fabrics_of(points: Sequence[Point], wires: Wires) -> dict[str, FabricFit]:
     """Each kind of network."""
     across = [point for point in points if point.across]
@@ -217,11 +233,12 @@ def fit(points: Sequence[Point], sources: set[str]) -> dict[str, IsolatedFit]:
     """The ``isolated`` part of each family, fitted to ``sources``."""
     mine = [point for point in points if point.source in sources]
     wires = wires_of(mine)
-    fabrics = fabrics_of(mine, wires)
+    host, fabrics = host_of(mine, wires), fabrics_of(mine, wires)
     return {
         family: IsolatedFit(
             wires=wires[family],
             fabrics=fabrics,
+            host=host,
             fitted_to=tuple(sorted(sources)),
             source="sweeps of roofline/data/collectives.md, by scripts/fit_collectives.py",
         )
@@ -273,12 +290,13 @@ def at_random(points: Sequence[Point], text: str, deals: int) -> None:
 def write(fits: dict[str, IsolatedFit], words: str) -> None:
     """Put each family's part at the end of its calibrations."""
     for name in calibrations():
-        overlay = calibration(name)
-        family = FAMILIES.get(overlay.accelerators[0])
         path = SHIPPED / "calibrations" / f"{name}.yaml"
-        if family is None or not path.exists():
+        if not path.exists():
             continue
         text = path.read_text("utf-8").partition("\nisolated:")[0].rstrip("\n")
+        family = FAMILIES.get(yaml.safe_load(text)["accelerators"][0])  # its own part may be of old
+        if family is None:
+            continue
         told = (
             fits[family]
             .model_copy(update={"error": f"{words}; of others: {ELSEWHERE}"})

@@ -40,6 +40,11 @@ def test_sources_that_were_left_out_of_the_fit(shipped: dict[str, Any]) -> None:
     assert held["by_network"]["inside"]["median_error_large"] <= 0.15
     assert held["by_network"]["inside"]["median_error_small"] <= 0.30
     assert held["by_network"]["infiniband"]["median_error_large"] <= 0.15
+    assert held["by_network"]["infiniband"]["median_error_small"] <= 0.30
+    assert len(held["by_collective"]) == 5
+    for name, found in held["by_collective"].items():
+        assert found["median_error_large"] <= 0.15, name
+        assert found["median_error_small"] <= 0.30, name
 
 
 def test_every_published_point(shipped: dict[str, Any]) -> None:
@@ -87,6 +92,26 @@ def test_a_network_may_be_told_outright() -> None:
     assert efa.point.fabric == "efa"
 
 
+def test_how_it_was_called_is_told_by_the_sweep() -> None:
+    """nccl-tests -g 8: launches of eight GPUs, one after the other, but none in a recorded graph."""
+    small = {"n_nodes": 1, "n_ranks": 8, "message_bytes": 1024, "nccl_version": "2.22.3"}
+    own, thread, graph, waited = (
+        compare.compare(one(**small, **told)).rows[0]
+        for told in (
+            {},
+            {"per_thread": 8},
+            {"per_thread": 8, "calls": "graph"},
+            {"calls": "waited for"},
+        )
+    )
+    assert own.predicted == graph.predicted < thread.predicted
+    assert waited.predicted > own.predicted + 10e-6
+    both = [small | {"collective": "alltoall", "nccl_version": version} for version in ("2.22", "")]
+    old, new = (compare.compare(one(**told)).rows[0] for told in both)
+    assert (old.point.queues, new.point.queues) == (True, False)
+    assert old.predicted > new.predicted
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -94,6 +119,9 @@ def test_a_network_may_be_told_outright() -> None:
         ({"collective": "all_redcue"}, "collective: 'all_redcue' is not one; .*all_reduce"),
         ({"n_ranks": 15}, "n_ranks: 15 on 2 nodes"),
         ({"n_nodes": 0}, "n_nodes: 0 is refused"),
+        ({"per_thread": 16}, "per_thread: 16 of 8 GPUs on a node"),
+        ({"per_thread": "all"}, "per_thread: 'all' is not a number"),
+        ({"calls": "graphs"}, "calls: 'graphs' is not one; .*graph"),
         ({"n_ranks": "16"}, "n_ranks: '16' is not a number"),
         ({"time_us": -1}, "time_us: -1 is refused"),
         ({"time_us": None}, "time_us: None is not a number"),

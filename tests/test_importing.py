@@ -64,6 +64,7 @@ def log(program: str, hosts: int = 2, each: int = 8, row: str = "", gpu: str = H
 def run(tmp_path: Path, kind: str, text: str | bytes, *more: str) -> tuple[Any, Results]:
     """The command on a file with this text, and the results it left."""
     file, out = tmp_path / "input.txt", tmp_path / "out"
+    tmp_path.mkdir(exist_ok=True)
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     told = CliRunner().invoke(app, ["import", kind, str(file), "--out", str(out), *more])
     return told, read(out) if out.exists() else Results()
@@ -95,6 +96,26 @@ def test_every_program_of_nccl_tests(program: str, tmp_path: Path) -> None:
     assert inside.correct == ("elsewhere" if words[-1] == "N/A" else "yes")
     assert out.predicted is not None
     assert 0.3 < out.predicted / out.seconds < 3 or program in ("scatter", "gather", "sendrecv")
+
+
+def test_a_log_of_one_thread_is_predicted_with_its_launches(tmp_path: Path) -> None:
+    """reduce_scatter_perf -g 4: 21.4 us on four H100, waynehacking8/nccl-collectives-bench.
+
+    A thread for each GPU: a third of that (ai-dynamo/aiconfigurator: 7.6).
+    """
+    row = "        1024            64     float     sum      -1    21.36    0.05    0.04       0"
+    said = "# nThread 1 nGpus 4 minBytes 8 maxBytes 8589934592 graph: 0\n"
+    text = log("reduce_scatter", hosts=1, each=4, row=row)
+    (_, own), (_, one) = (
+        run(tmp_path / name, "nccl-tests", told) for name, told in (("a", text), ("b", said + text))
+    )
+    (alone,), (launched,) = own.measured, one.measured
+    assert "per_thread" not in alone.parameters
+    assert launched.parameters["per_thread"] == 4
+    assert alone.predicted is not None
+    assert launched.predicted is not None
+    assert alone.predicted < 11e-6
+    assert launched.predicted == pytest.approx(21.36e-6, rel=0.2)
 
 
 def test_wrong_results_and_old_columns(tmp_path: Path) -> None:

@@ -54,6 +54,27 @@ def test_the_usual_columns_in_si_units() -> None:
     assert run.roots == (-1, -1)
 
 
+@pytest.mark.parametrize(
+    ("said", "per_thread"),
+    [
+        ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 0", 4),
+        ("# nThread 8 nGpus 1 minBytes 8 iters: 50", 1),
+        ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 1 unalign: 0", 0),
+        ("#", None),
+    ],
+)
+def test_gpus_that_a_thread_calls_for(said: str, per_thread: int | None) -> None:
+    """The header of nccl-tests: -t threads, -g GPUs of each, -G graphs, in which nobody calls."""
+    assert only(said + "\n" + HEADER.split("\n", 1)[1] + ROWS).per_thread == per_thread
+
+
+def test_a_header_is_of_the_table_that_follows() -> None:
+    one = HEADER + ROWS + FOOTER
+    log = read(one + one.replace("nGpus 8", "nGpus 1") + "# reduce_scatter_perf\n" + ROWS)
+    assert [run.per_thread for run in log.runs] == [8, 1, 1]
+    assert [run.ranks for run in log.runs] == [2, 2, 2]
+
+
 def test_broken_lines_are_named_and_skipped() -> None:
     """A row cut by debug output, as in NVIDIA/nccl issue 1453, leaves its numbers behind."""
     text = (

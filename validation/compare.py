@@ -13,6 +13,7 @@ from hardware_profiles.behaviour import IsolatedFit
 from hardware_profiles.calibration import for_accelerator
 from roofline.calibrated import idle
 from roofline.groups import Group
+from roofline.isolated import Calls
 from roofline.machine import Tier
 from validation import sweeps
 from validation.sweeps import Point, Refused
@@ -81,13 +82,14 @@ def compare(text: str, fits: Fits = shipped) -> Comparison:
 def predict(points: Sequence[Point], fit: IsolatedFit) -> np.ndarray:
     """Seconds of points with the same accelerator, collective and fabric."""
     first = points[0]
-    unit, card, ranks, nbytes = (
+    unit, card, ranks, nbytes, *called = (
         np.array([float(getattr(point, name)) for point in points])
-        for name in ("unit", "card", "ranks", "nbytes")
+        for name in ("unit", "card", "ranks", "nbytes", "per_thread", "waits", "queues")
     )
     node = Tier(unit, sweeps.inside(first.accelerator), "node", transit=False)
     tiers = (node, Tier(BEYOND, card * unit, "network"))
-    found = idle(tiers, fit, first.fabric).seconds(first.collective, nbytes, Group(ranks))
+    machine = idle(tiers, fit, first.fabric)
+    found = machine.seconds(first.collective, nbytes, Group(ranks), Calls(*called))
     return np.broadcast_to(np.asarray(found, float), len(points))
 
 

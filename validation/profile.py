@@ -118,6 +118,13 @@ class Profile:
         size = nbytes / group.size if found is ALL_TO_ALL else nbytes
         return float(calls[found](size))
 
+    def launches(self, op: str, ranks: int, per_thread: int) -> float:
+        """What a call takes a thread that launches ``op`` on so many GPUs; 0 where unknown. [s]"""
+        if self.overlay is None or self.overlay.isolated is None:
+            return 0.0
+        tiers = tuple(_bare(tier) for tier in self.tiers)
+        return float(calibrated.idle(tiers, self.overlay.isolated).launches(op, ranks, per_thread))
+
     @cached_property
     def _scaled(self) -> Cluster:
         overlay = self.overlay

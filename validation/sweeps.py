@@ -13,6 +13,9 @@ A line of the file is one point, or a sweep where ``message_bytes`` and ``time_u
     nic             (optional) network cards in words; a row of ``NICS`` when it says more than IB
     fabric, nic_GBps  (optional) the same told outright: kind of network, GB/s of a GPU's card
     algo, quality   (optional) what was forced upon NCCL, and what the measurement is worth
+    per_thread      (optional) GPUs that one thread calls for, -g of nccl-tests; left out, 1
+    calls           (optional) a row of ``CALLS``; left out, the first
+    nccl_version    (optional) before 2.23, an all-to-all costs more
     url, source     (optional) where it was published
 
 Points that no formula here is about are refused, each with its reason.
@@ -74,6 +77,10 @@ OTHERS = {
     "NCCL_NVLS_ENABLE": "the algorithm was forced",
     "symmetric-memory": "kernels for registered symmetric memory",
 }
+# How a benchmark calls: one call queued behind another, as nccl-tests does; graphs that it has recorded;
+# or each call by a framework that waits for the one before.
+CALLS = ("queued", "graph", "waited for")
+QUEUES = (2, 22)  # the last NCCL for which an all-to-all costs more
 UNSTATED = ("unspecified", "not stated")
 UNTRUSTED = ("DEGRADED", "suspect")
 
@@ -95,6 +102,9 @@ class Point:
     card: float  # a GPU's share of the network [B/s]
     source: str  # address, or title
     quality: str
+    per_thread: float  # GPUs that a thread calls for; 0 where graphs run
+    waits: bool  # for each call before the next
+    queues: bool  # an NCCL for which an all-to-all costs more
 
     @property
     def nbytes(self) -> float:
@@ -186,7 +196,18 @@ def _point(name: str, row: Mapping[str, Any]) -> Point:
         card,
         _source(row),
         quality,
+        *_calls(row, ranks / nodes),
     )
+
+
+def _calls(row: Mapping[str, Any], most: float) -> tuple[float, bool, bool]:
+    way = choose("calls", str(row.get("calls", CALLS[0])), {name: name for name in CALLS})
+    per_thread = _number(row, "per_thread") if "per_thread" in row else 1.0
+    if not 1 <= per_thread <= most:
+        raise ValueError(f"per_thread: {per_thread:g} of {most:g} GPUs on a node")
+    version = re.match(r"(\d+)\.(\d+)", str(row.get("nccl_version") or ""))
+    old = version is not None and (int(version[1]), int(version[2])) <= QUEUES
+    return 0.0 if way == "graph" else per_thread, way == "waited for", old
 
 
 def _accelerator(gpu: str) -> str:

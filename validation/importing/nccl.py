@@ -47,6 +47,8 @@ def _samples(run: nccl_log.Run, found: Found, i: int) -> Iterator[Sample]:
     # Of sendrecv_perf: each rank sends to the next and receives from the one before.
     kernel = SWAP.name if run.operation == SEND.name else run.operation
     told: dict[str, Value] = {"bytes": nbytes} | typed(run.dtypes[i] or "float")
+    if run.per_thread and run.per_thread > 1:  # one launches after the other
+        told["per_thread"] = run.per_thread
     places = (
         (False, run.seconds[i], run.wrong[i]),
         (True, run.in_place_seconds[i], run.in_place_wrong[i]),

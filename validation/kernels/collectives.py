@@ -115,10 +115,15 @@ def _sizes(setting: Setting, *, first: bool) -> list[int]:
 
 
 def predict(case: Case, profile: Profile) -> Iterator[Expected]:
-    """``roofline.collectives``; of an uneven all-to-all, as if all had as much as the busiest."""
+    """``roofline.collectives``; of an uneven all-to-all, as if all had as much as the busiest.
+
+    No less than the launches take, of a benchmark one thread of which calls for several GPUs.
+    """
     nbytes = float(_numbers(case)[0] * BYTES[case["dtype"]])
     busiest = _imbalance(case.size) if case.parameters.get("uneven") else 1.0
     seconds = profile.collective(case.kernel, nbytes * busiest, case.group)
+    if threaded := case.parameters.get("per_thread"):
+        seconds = max(seconds, profile.launches(case.kernel, case.size, int(threaded)))
     yield Expected("comms", seconds, nbytes=nbytes)
 
 
