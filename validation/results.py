@@ -65,6 +65,9 @@ class Header(Record):
     profile: str = Field(description="name of the cluster")
     overlay: str = Field("", description="name of the calibration; empty: peaks")
     cluster: dict[str, Any] = Field(description="the cluster itself, to predict anew from")
+    left_out: dict[str, str] = Field(
+        default_factory=dict, description="kernels and data types without a case here, and why"
+    )
 
     @property
     def foreign(self) -> str:
