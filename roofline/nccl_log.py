@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,7 +94,9 @@ class Run:
         if not there.any():
             raise ValueError("no row has a time out of place")
         rows = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {name: v[there] for name, v in rows.items() if isinstance(v, np.ndarray)}
+        kept: dict[str, Any] = {
+            name: v[there] for name, v in rows.items() if isinstance(v, np.ndarray)
+        }
         for name in ("dtypes", "redops", "roots"):
             kept[name] = tuple(v for v, has in zip(rows[name], there, strict=True) if has)
         return replace(self, **kept)
