@@ -65,6 +65,8 @@ def test_products_are_those_of_the_same_operands_in_fp32(form: str) -> None:
     assert a.dtype == b.dtype == torch.float8_e4m3fn
     assert a.stride(-1) == 1
     assert b.stride(-2) == 1
+    assert a.clone().stride() == a.stride()
+    assert b.clone().stride() == b.stride()
     wide_a, wide_b = a.float() * scales[0], b.float() * scales[1]
     if form == "grouped":
         rows = torch.split(wide_a, matmul._rows(case["m"], case["batch"]))
@@ -73,7 +75,7 @@ def test_products_are_those_of_the_same_operands_in_fp32(form: str) -> None:
         wanted = wide_a @ wide_b
     work = prepared(form)
     assert work.math is not None
-    for call in range(3):  # every copy of the operands that rotate has their layout
+    for call in range(3):
         got = work.math(call)
         assert isinstance(got, torch.Tensor)
         assert got.dtype == torch.bfloat16
