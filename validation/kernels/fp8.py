@@ -2,8 +2,8 @@
 
     C = (A scale_a) (B scale_b)     one scale for each operand, C in bf16, fast accumulation
 
-A is in rows, B in columns, and both sizes of B are multiples of 16; A may have any number of rows. The blockwise scales of MXFP8 and
-NVFP4 have a layout of their own, and no kernel here.
+A is in rows, B in columns, and both sizes of B are multiples of 16; A may have any number of rows. The
+blockwise scales of MXFP8 and NVFP4 have a layout of their own, and no kernel here.
 
 Source: PyTorch, ``aten::_scaled_mm`` (pull requests 106844, 108308, 128683); the CUDA kernels need
 compute capability 8.9.
