@@ -296,6 +296,7 @@ def compare(run: Run, setting: Setting) -> Measured:
         ValueError: when the machine has not that many GPUs.
     """
     group = setting.group
+    run = run.out_of_place
     if run.ranks is not None and run.ranks != group.size:
         group = Group(run.ranks)
     there = Setting(setting.tiers, group, setting.options)

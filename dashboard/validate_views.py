@@ -176,7 +176,7 @@ def _fitted(told: dict[str, Any], text: str) -> None:
         )  # fmt: skip
     with st.expander("How good the fit is, by kernel", icon=":material/table:"):
         st.html(table_html(data.fits(told)))
-        for line in (*told["lacking"], *told["at_limit"]):
+        for line in (*told["lacking"], *told["kept"], *told["at_limit"]):
             st.caption(plain(line))
     st.code(f"export ROOFLINE_PROFILES=$HOME/profiles  # with {told['name']}.yaml in it", "bash")
 

@@ -15,7 +15,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,10 +73,10 @@ class Run:
     dtypes: tuple[str, ...]
     redops: tuple[str, ...]
     roots: tuple[int, ...]
-    seconds: Array  # out of place [s]
+    seconds: Array  # out of place, nan where the log has none that can be used [s]
     algbw: Array  # [B/s]
     busbw: Array  # [B/s]
-    in_place_seconds: Array  # nan where the log has none
+    in_place_seconds: Array  # the same
     in_place_algbw: Array
     in_place_busbw: Array
     wrong: Array  # results that differ from the expected; nan where nobody looked
@@ -86,6 +87,24 @@ class Run:
     per_thread: int | None = (
         None  # GPUs that a thread calls for, 0 where graphs run; None: not said
     )
+
+    @property
+    def out_of_place(self) -> Run:
+        """The rows that have a time out of place.
+
+        Raises:
+            ValueError: when there are none.
+        """
+        there = np.isfinite(self.seconds)
+        if not there.any():
+            raise ValueError("no row has a time out of place")
+        rows = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept: dict[str, Any] = {
+            name: v[there] for name, v in rows.items() if isinstance(v, np.ndarray)
+        }
+        for name in ("dtypes", "redops", "roots"):
+            kept[name] = tuple(v for v, has in zip(rows[name], there, strict=True) if has)
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +197,7 @@ def _comment(line: str, tables: list[_Table]) -> None:
 def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[tuple[float | str, ...], str]:
     """Size, type, redop, root, and both triples of time, algbw and busbw, in SI units.
 
-    Then what is wrong in place, where only what is out of place can be used.
+    Then, where only one of out of place and in place can be used, what is wrong with the other.
     """
     if not _NUMBER.match(words[0]):
         raise ValueError("not a row: it does not begin with a size")
@@ -192,20 +211,22 @@ def _row(words: Sequence[str], columns: Sequence[str]) -> tuple[tuple[float | st
         raise ValueError("size 0: nothing was moved")
     root = int(_number("root", named.get("root", "-1"), least=-1))
     second = _place(columns, 1)
-    out = _timing(words[first : first + 3], size)
-    inside = words[second : second + 3]
-    in_place, why = _in_place(inside, size)
+    out, why = _half("out of place", words[first : first + 3], size)
+    in_place, why_in_place = _half("in place", words[second : second + 3], size)
+    if why and math.isnan(in_place[0]):
+        raise ValueError(why.partition(": ")[2])
+    why = why or why_in_place
     wrong = _wrong(words[first + 3 : first + 4]), _wrong(words[second + 3 : second + 4])
     return (size, named.get("type", ""), named.get("redop", ""), root, *out, *in_place, *wrong), why
 
 
-def _in_place(words: Sequence[str], size: float) -> tuple[tuple[float, float, float], str]:
+def _half(name: str, words: Sequence[str], size: float) -> tuple[tuple[float, float, float], str]:
     """As ``_timing`` has it; numbers that are none leave the rest of the row as it is."""
     none = (math.nan,) * 3
     try:
         return (_timing(words, size) if len(words) == 3 else none), ""
     except ValueError as error:
-        return none, f"in place: {error}"
+        return none, f"{name}: {error}"
 
 
 def _wrong(words: Sequence[str]) -> float:
@@ -249,7 +270,8 @@ def _number(name: str, word: str, least: float = 0.0) -> float:
 def _run(table: _Table) -> Run:
     size, dtypes, redops, roots, *times = zip(*table.rows, strict=True)
     columns = [np.asarray(column, float) for column in times]
-    guess, ranks = _guess(str(redops[-1]), int(roots[-1]), columns[1], columns[2], table.program)
+    algbw, busbw = (np.where(np.isnan(columns[i]), columns[i + 3], columns[i]) for i in (1, 2))
+    guess, ranks = _guess(str(redops[-1]), int(roots[-1]), algbw, busbw, table.program)
     return Run(
         table.program or guess,
         table.ranks or ranks,

@@ -40,12 +40,13 @@ def setting(
     world: int = 16,
     groups: Sequence[Group] = (),
     cluster: Cluster = NODES,
+    dtypes: Sequence[str] = (),
 ) -> Setting:
     """GPUs, or the cores of a profile without any, with room for every size."""
     found = tuple(groups) or subgroups(world, cluster.unit_sizes)
     gpu = cluster.accelerator.sms is not None
-    on, dtypes = ("cuda", ("bf16",)) if gpu else ("cpu", ("fp32",))
-    return Setting(suite, world, on, 60e9, found, dtypes)  # type: ignore[arg-type]
+    on, usual = ("cuda", ("bf16",)) if gpu else ("cpu", ("fp32",))
+    return Setting(suite, world, on, 60e9, found, tuple(dtypes) or usual)  # type: ignore[arg-type]
 
 
 def header(**changed: object) -> Header:
@@ -78,6 +79,7 @@ def lines(
     outliers: float = 0.0,
     world: int = 16,
     cluster: Cluster = NODES,
+    dtypes: Sequence[str] = (),
 ) -> list[Measured]:
     """Every case of the suite as ``machine`` takes it; predictions are those of the peaks.
 
@@ -86,10 +88,11 @@ def lines(
         change: what it does to the seconds of each rank.
         cluster: whose ranks they are.
         outliers: share of the cases that take three times as long.
+        dtypes: of matmuls; left out: the usual one.
     """
     rng = np.random.default_rng(seed)
     real, stated = Profile(cluster, machine), Profile(cluster)
-    asked = setting(suite, cluster.gpus, cluster=cluster)
+    asked = setting(suite, cluster.gpus, cluster=cluster, dtypes=dtypes)
     found = []
     for name in names:
         kernel = kernels()[name]

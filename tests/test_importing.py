@@ -158,6 +158,57 @@ def test_one_bad_column_in_place_keeps_the_good_one(tmp_path: Path) -> None:
     assert "in place: time: 'inf' is refused" in told.output
 
 
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("inf 20.97 39.32 0", "time: 'inf' is refused"),
+        ("nan nan nan 0", "time: 'nan' is refused"),
+        ("0.00 0.00 0.00 0", "time 0: nothing was measured"),
+        ("N/A N/A N/A N/A", "time: 'N/A' is not a number"),
+        ("50.0 99.99 39.32 0", "the line says 100"),
+    ],
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_of_two_columns_the_good_one_is_kept(
+    bad: str, why: str, in_place: bool, tmp_path: Path
+) -> None:
+    """2^20 B in 50 µs are 20.97 GB/s; what is beside them is told with its reason."""
+    good = "50.0 20.97 39.32 0"
+    halves = f"{good} {bad}" if in_place else f"{bad} {good}"
+    row = f" 1048576 262144 float sum -1 {halves}"
+    told, found = run(tmp_path, "nccl-tests", log("all_reduce", row=row))
+    assert told.exit_code == 0, told.output
+    (kept,) = found.measured
+    assert kept.trusted
+    assert kept.seconds == pytest.approx(50e-6)
+    assert kept.parameters.get("in_place", False) is not in_place
+    assert told.output.count("left out:") == 1
+    place = "in place" if in_place else "out of place"
+    assert f"{place}: " in told.output
+    assert why in told.output
+
+
+@pytest.mark.parametrize("wrong", ["5", "inf", "-1"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_wrong_result_leaves_the_other_column_trusted(
+    wrong: str, in_place: bool, tmp_path: Path
+) -> None:
+    checks = ("0", wrong) if in_place else (wrong, "0")
+    row = " 1048576 262144 float sum -1 50.0 20.97 39.32 {} 50.0 20.97 39.32 {}".format(*checks)
+    told, found = run(tmp_path, "nccl-tests", log("all_reduce", row=row))
+    assert [m.trusted for m in found.measured] == [in_place, not in_place]
+    assert f"{'in place' if in_place else 'out of place'}: {wrong} results are wrong" in told.output
+
+
+def test_two_bad_columns_are_one_bad_row(tmp_path: Path) -> None:
+    row = " 1048576 262144 float sum -1 nan 20.97 39.32 0 inf 20.97 39.32 0"
+    told, found = run(
+        tmp_path, "nccl-tests", log("all_reduce", row=row + "\n" + ROWS["all_reduce"])
+    )
+    assert len(found.measured) == 2
+    assert told.output.count("left out:") == 1
+
+
 def test_several_tables_in_a_file_are_several_runs(tmp_path: Path) -> None:
     _, found = run(tmp_path, "nccl-tests", log("all_reduce") + log("all_gather", hosts=1))
     assert sorted(header.world for header in found.headers.values()) == [8, 16]

@@ -145,6 +145,26 @@ def test_one_half_is_enough() -> None:
     assert math.isnan(run.in_place_seconds[0])
 
 
+def test_the_other_half_is_enough_too() -> None:
+    """What is out of place cannot be used; operation and ranks follow from what is in place."""
+    bad = "1048576 262144 float sum -1 nan nan nan N/A 32.10 32.67 57.17 0"
+    good = "1073741824 268435456 float sum -1 3922.1 273.77 479.09 0"
+    log = read(f"{bad}\n{good}")
+    (run,) = log.runs
+    (skipped,) = log.skipped
+    assert skipped.line == 1
+    assert skipped.why == "out of place: time: 'nan' is refused; allowed: 0 and more"
+    assert np.isnan(run.seconds).tolist() == [True, False]
+    assert run.in_place_seconds[0] == pytest.approx(32.10e-6)
+    assert (run.operation, run.ranks) == ("all-reduce", 8)
+    only_good = run.out_of_place
+    assert only_good.size.tolist() == [2.0**30]
+    assert only_good.roots == (-1,)
+    assert only(bad).operation == "all-reduce"
+    with pytest.raises(ValueError, match="no row has a time out of place"):
+        only(bad).out_of_place  # noqa: B018
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "#\n# size count\n", "hello\nworld", "\x00\x01"])
 def test_texts_without_a_table(text: str) -> None:
     assert not read(text).runs

@@ -4,33 +4,30 @@
 
 Every number is found by asking the kernels' own predictions: no formula is written anew. Halves
 are drawn inside each kernel from pairs of neighbours in size, so both have small and large cases.
+A section whose fit to parts of the first half predicts the rest of that half no better stays as it was.
 What nobody measured stays as the shipped calibration has it, or at its peak, and the file says so.
 Needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import hardware_profiles as hp
 from hardware_profiles.behaviour import COLLECTIVES, StepFit
 from hardware_profiles.calibration import Calibration, TierFraction, for_accelerator
-from validation.evidence import Evidence, predicted, trusted
-from validation.fitting import Prior, fit
+from validation.evidence import Evidence, trusted
 from validation.heldout import Judged, Key, drawn_of, half_of, judge, key
-from validation.profile import Profile
-from validation.results import Measured
 from validation.saved import rounded
-from validation.stages import BEYOND, MOST, Number, Stage, cases, ideal, placed, stages, values
+from validation.sections import Tried, as_before, fitted, limits, tried
+from validation.stages import BEYOND, Section, Stage, cases, ideal, placed, stages
 
 FEWEST = 4  # trusted cases that at least one stage must have; to fit to in all, and to judge by
 WORSE = 0.01  # of an error over the one before: noise explains less
-NOISE = 0.05  # error that a case may have without counting much [1]
 LARGEST_FRACTION = 1.2  # that a calibration allows of a plain rate
 PEAKS = "peaks"  # name and source of the calibration that nothing is known by
 RINGS = ("all-gather", "reduce-scatter", "all-reduce")
@@ -44,6 +41,7 @@ class Calibrated:
     whole: Judged  # all kernels together
     rows: tuple[Judged, ...]
     fitted: tuple[str, ...]  # stages
+    kept: tuple[str, ...]  # stages that stay as they were, and why, in words
     lacking: tuple[str, ...]  # stages with too few cases, in words
     at_limit: tuple[str, ...]  # numbers that would go further if they might
     untrusted: int  # results that were left out: wrong, or not checked
@@ -58,6 +56,16 @@ class Calibrated:
             f"{r.kernel}: {r.before:.1%} before, {r.after:.1%} after over {r.held_out} cases: worse"
             for r in found
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the half that is fitted to says of each stage."""
+
+    step: StepFit
+    fitted: tuple[Stage, ...]
+    kept: Mapping[Section, Tried]  # stages that stay as they were
+    limits: tuple[str, ...]
 
 
 def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
@@ -86,28 +94,59 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
         raise ValueError(_too_few(evidence, there, half))
     enough, lost = drawn_of(enough, evidence, half)
     base = _base(evidence)
-    step, limits = base.step, []
-    assert step is not None
-    parts, wholes = ([s for s in enough if bool(s.over) is whole] for whole in (False, True))
-    for stage in (*parts, *_again(parts), *wholes):
-        lines = [line for line in cases(stage, evidence) if key(line) in half]
-        found = _fitted(stage, lines, step, base, evidence)
-        limits += _limits(stage, found)
-        step = placed(step, stage.section, found)
-    step, copied = _completed(step, [s.section for s in enough], base)
+    chosen = _chosen(enough, half, base, evidence, seed)
+    sections = [stage.section for stage in chosen.fitted]
+    step, copied = _completed(chosen.step, sections, list(chosen.kept), base)
     overlay = base.model_copy(update={"name": name, "step": step})
     whole, *rows = judge(evidence, half, overlay)
-    drawn = f"{len(there & half)} of {len(there)}"
-    told = _source(evidence, drawn, [s.title for s in enough], (*copied, _rest(base)), seed)
-    overlay = _finished(overlay, evidence, [s.section for s in enough], rows, told)
-    fitted = tuple(s.title for s in enough)
-    limits = list(dict.fromkeys(limits))
+    used = {key(line) for s in chosen.fitted for line in cases(s, evidence)}
+    told = _source(
+        evidence, f"{len(used & half)} of {len(used)}", chosen, (*copied, _rest(base)), seed
+    )
+    overlay = _finished(overlay, evidence, chosen, base, rows, told)
+    titles = tuple(s.title for s in chosen.fitted)
     left = sum(not trusted(line) for line in evidence.measured)
     others = sum(line.correct == "elsewhere" for line in evidence.trusted)
-    unused, problems = lacking + lost, evidence.problems
     return Calibrated(
-        overlay, whole, tuple(rows), fitted, unused, tuple(limits), left, others, problems
+        overlay=overlay,
+        whole=whole,
+        rows=tuple(rows),
+        fitted=titles,
+        kept=tuple(one.sentence for one in chosen.kept.values()),
+        lacking=lacking + lost,
+        at_limit=chosen.limits,
+        untrusted=left,
+        elsewhere=others,
+        problems=evidence.problems,
     )
+
+
+def _chosen(
+    every: Sequence[Stage], half: set[Key], base: Calibration, evidence: Evidence, seed: int
+) -> Chosen:
+    """Each stage fitted to the half, or left as it was where parts of the half speak for that.
+
+    What is held out has no say: its errors are told of whatever was chosen.
+    """
+    step, kept, found_limits = base.step, dict[Section, Tried](), list[str]()
+    assert step is not None
+    parts, wholes = ([s for s in every if bool(s.over) is whole] for whole in (False, True))
+    seen: set[Section] = set()
+    for stage in (*parts, *_again(parts), *wholes):
+        lines = [line for line in cases(stage, evidence) if key(line) in half]
+        if stage.section not in seen:
+            seen.add(stage.section)
+            attempt = tried(stage, lines, step, base, evidence, seed)
+            if attempt is not None and not attempt.better:
+                kept[stage.section] = attempt
+                step = as_before(step, stage.section, base)
+        if stage.section in kept:
+            continue
+        found = fitted(stage, lines, step, base, evidence)
+        found_limits += limits(stage, found)
+        step = placed(step, stage.section, found)
+    used = tuple(stage for stage in every if stage.section not in kept)
+    return Chosen(step, used, kept, tuple(dict.fromkeys(found_limits)))
 
 
 def _again(every: Sequence[Stage]) -> list[Stage]:
@@ -165,90 +204,21 @@ def _base(evidence: Evidence) -> Calibration:
     )
 
 
-def _fitted(
-    stage: Stage,
-    lines: Sequence[Measured],
-    step: StepFit,
-    base: Calibration,
-    evidence: Evidence,
-) -> dict[str, float]:
-    """The stage's numbers by least squares of ln(predicted / measured), ``step`` being the rest."""
-    assert base.step is not None
-    names = [number.name for number in stage.numbers]
-    taken = np.log([line.seconds for line in lines])
-    noise = np.array([_noise(line) for line in lines])
-    before = Profile(evidence.profile.cluster, base.model_copy(update={"step": step}))
-    known = np.array([_known(line, stage, evidence, before) for line in lines])
-
-    def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        trial = placed(step, stage.section, dict(zip(names, np.exp(x).tolist(), strict=True)))
-        on = Profile(evidence.profile.cluster, base.model_copy(update={"step": trial}))
-        told = [predicted(line, on) for line in lines]
-        off = np.log([np.nan if seconds is None else seconds for seconds in told]) - taken
-        return np.asarray((off - known) / noise)
-
-    prior = _prior(stage, base.step)
-    tenth = [0.1 if n.high == MOST else 100.0 if n.high < 1 else 1.0 for n in stage.numbers]
-    found = np.exp(fit(residuals, prior, prior.usual + np.log(tenth)))
-    return {name: float(f"{value:.4g}") for name, value in zip(names, found, strict=True)}
-
-
-def _known(line: Measured, stage: Stage, evidence: Evidence, before: Profile) -> float:
-    """ln(predicted / measured) of the parts of its case that ``line`` is taken over; 0 of none."""
-    if not stage.over:
-        return 0.0
-    parts = [m for m in evidence.trusted if m.case == line.case and m.part in stage.over]
-    told = [seconds for part in parts if (seconds := predicted(part, before)) is not None]
-    if len(told) < len(stage.over):
-        return 0.0
-    return float(np.log(sum(told) / sum(part.seconds for part in parts)))
-
-
-def _noise(line: Measured) -> float:
-    """How far off a prediction may be: the model's own, and the doubt about the median."""
-    return float(np.hypot(NOISE, line.spread / np.sqrt(line.repeats)))
-
-
-def _prior(stage: Stage, step: StepFit) -> Prior:
-    """Around what a calibration has there; around what is usual where it has no such number."""
-    there = values(step, stage.section)
-    usual = [_usual(number, there) for number in stage.numbers]
-    doubt = [number.doubt for number in stage.numbers]
-    low, high = ([getattr(n, bound) for n in stage.numbers] for bound in ("low", "high"))
-    return Prior(np.log(usual), np.array(doubt), np.log(low), np.log(high))
-
-
-def _usual(number: Number, there: Any) -> float:
-    known = getattr(there, number.name, None)
-    if known is None or known in (0.0, 1.0):  # a peak's
-        return number.usual
-    return float(np.clip(known, number.low, number.high))
-
-
-def _limits(stage: Stage, found: dict[str, float]) -> list[str]:
-    rates = [n for n in stage.numbers if n.high == MOST and found[n.name] > 0.99 * MOST]
-    return [
-        f"{stage.title}: {n.name} is at its limit of {MOST}: the profile's rate is too low, "
-        "correct the profile and measure again"
-        for n in rates
-    ]
-
-
 def _completed(
-    step: StepFit, fitted: Sequence[tuple[str, ...]], base: Calibration
+    step: StepFit, fitted: Sequence[Section], kept: Sequence[Section], base: Calibration
 ) -> tuple[StepFit, list[str]]:
     """Where a machine is at its peaks, what is not measured as what is nearest to it; in words."""
     copied: list[str] = []
     if base.source != PEAKS:
         return step, copied
     dtypes = [section[1] for section in fitted if section[0] == "matmuls"]
-    if dtypes and "bf16" not in dtypes:
+    if dtypes and not {("matmuls", "bf16")} & {*fitted, *kept}:
         step = placed(step, ("matmuls", "bf16"), step.matmuls[dtypes[0]].model_dump())
         copied.append(f"matmul bf16 as {dtypes[0]}")
     links = [section[1] for section in fitted if section[0] == "collectives"]
     near = next((name for name in (*RINGS, *COLLECTIVES) if name in links), None)
     for name in COLLECTIVES if near else ():
-        if name not in links:
+        if ("collectives", name) not in {*fitted, *kept}:
             step = placed(step, ("collectives", name), step.collectives[near or ""].model_dump())
             copied.append(f"{name} as {near}")
     return step, copied
@@ -257,16 +227,20 @@ def _completed(
 def _finished(
     overlay: Calibration,
     evidence: Evidence,
-    fitted: Sequence[tuple[str, ...]],
+    chosen: Chosen,
+    base: Calibration,
     rows: Sequence[Judged],
     source: str,
 ) -> Calibration:
     """The plain fractions too, which closed forms take; validated."""
     step = overlay.step
     assert step is not None
+    fitted = [stage.section for stage in chosen.fitted]
     dtypes = {section[1] for section in fitted if section[0] == "matmuls"}
     matmul = {d: _fraction(step.matmuls[d].efficiency) for d in step.matmuls if d in dtypes}
-    known = {} if matmul and overlay.source == PEAKS else overlay.matmul
+    stay = {s[1] for s in chosen.kept if s[0] == "matmuls"}
+    nothing = matmul and base.source == PEAKS
+    known = {d: share for d, share in base.matmul.items() if d in stay or not nothing}
     changed: dict[str, Any] = {
         "accelerators": (evidence.profile.chip.name,),
         "matmul": known | matmul,
@@ -281,7 +255,7 @@ def _finished(
 
 
 def _tiers(
-    overlay: Calibration, step: StepFit, evidence: Evidence, fitted: Sequence[tuple[str, ...]]
+    overlay: Calibration, step: StepFit, evidence: Evidence, fitted: Sequence[Section]
 ) -> list[dict[str, Any]]:
     """Innermost: the median ring; beyond: the network's. A latency is one message's."""
     tiers = [tier.model_dump() for tier in overlay.tiers]
@@ -316,14 +290,14 @@ def _rest(base: Calibration) -> str:
     return f"everything else {rest}"
 
 
-def _source(
-    evidence: Evidence, drawn: str, fitted: Sequence[str], rest: Sequence[str], seed: int
-) -> str:
+def _source(evidence: Evidence, drawn: str, chosen: Chosen, rest: Sequence[str], seed: int) -> str:
     h = evidence.header
+    titles = [stage.title for stage in chosen.fitted]
+    stay = [one.sentence for one in chosen.kept.values()]
     hosts = ", ".join(f"{name} ({ranks} ranks)" for name, ranks in h.hosts.items())
     ran = ", ".join(f"{name} {version}" for name, version in h.versions.items())
     return (
         f"python -m validation calibrate, seed {seed}; measured {h.started} on {hosts}, "
         f"{', '.join(h.devices)}, {h.backend}, {ran}; profile {h.profile}; fitted to {drawn} "
-        f"results: {', '.join(fitted)}; {'; '.join(rest)}"
+        f"results: {', '.join(titles) or 'nothing'}; {'; '.join((*stay, *rest))}"
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from roofline.groups import Group
@@ -39,6 +39,7 @@ class Setting:
     memory: float  # that a case may take on each rank [B]
     groups: tuple[Group, ...]  # with more than one rank; the whole world first
     dtypes: tuple[str, ...]  # that the profile has a rate for and torch can multiply here
+    lacking: Mapping[str, str] = field(default_factory=dict)  # other data types, and why not
 
     @property
     def quick(self) -> bool:

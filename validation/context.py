@@ -23,6 +23,7 @@ from validation.case import Setting, Suite
 from validation.environment import device_name
 from validation.groups import all_members, members, subgroups
 from validation.joining import device_type, named
+from validation.kernels import fp8
 from validation.profile import Profile, load
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Context:
     control: Any  # process group of the runner
     seed: int = 0
     hosts: tuple[str, ...] = ()  # of each rank
+    left_out: dict[str, str] = field(default_factory=dict)  # that has no case here, and why
     _groups: dict[tuple[int, int] | None, Any] = field(default_factory=dict)
     _epoch: int = 0
 
@@ -221,19 +223,21 @@ def open_context(options: Options) -> Context:
         if its_error:
             raise ValueError(f"rank {other}: {its_error}")
     assert here is not None
-    _refuse_mixed([f"{kind}, {name}" for _, (kind, name, _, _) in everyone])
+    _refuse_mixed([f"{kind}, {name}" for _, (kind, name, _, _, _) in everyone])
+    without = {dtype: why for _, facts in everyone for dtype, why in facts[4].items()}
     setting = Setting(
         suite=options.suite,
         world=world,
         device=here.kind,
-        memory=min(memory for _, (_, _, memory, _) in everyone),
+        memory=min(memory for _, (_, _, memory, _, _) in everyone),
         groups=subgroups(world, here.profile.cluster.unit_sizes),
-        dtypes=_dtypes(here.profile, here.kind),
+        dtypes=tuple(name for name in _dtypes(here.profile, here.kind) if name not in without),
+        lacking=without,
     )
     context = Context(
         rank, world, here.local_rank, here.device, here.profile, setting, options.timeout, control
     )
-    context.hosts = tuple(host for _, (_, _, _, host) in everyone)
+    context.hosts = tuple(host for _, (_, _, _, host, _) in everyone)
     return context
 
 
@@ -248,10 +252,18 @@ class _Here:
     memory: float  # for one case [B]
 
     @property
-    def facts(self) -> tuple[str, str, float, str]:
-        """What the others are told."""
+    def facts(self) -> tuple[str, str, float, str, dict[str, str]]:
+        """What the others are told: device, memory, host, data types that it cannot multiply."""
         host = f"{socket.gethostname()}/{os.environ.get('GROUP_RANK', 0)}"
-        return (self.kind, device_name(self.device), self.memory, host)
+        return (self.kind, device_name(self.device), self.memory, host, self.lacking)
+
+    @property
+    def lacking(self) -> dict[str, str]:
+        """fp8, and why, where the profile or the device does not have it."""
+        if "fp8" not in self.profile.dtypes():
+            return {"fp8": f"{self.profile.chip.name} has no rate of it"}
+        why = fp8.lacking(self.device)
+        return {"fp8": why} if why else {}
 
 
 def _here(options: Options, rank: int, world: int) -> _Here:
@@ -310,6 +322,7 @@ def _free_memory(device: torch.device, per_host: int) -> float:
 
 
 def _dtypes(profile: Profile, kind: str) -> tuple[str, ...]:
-    """Those that the profile has a rate for and plain matmuls run in here."""
+    """Those that the profile has a rate for and matmuls run in here."""
     can = ("bf16", "fp16", "fp32", "tf32") if kind == "cuda" else ("fp32", "bf16")
+    can = (*can, "fp8")
     return tuple(dtype for dtype in can if dtype in profile.dtypes())

@@ -44,6 +44,7 @@ def header(context: Context, options: Options) -> Header:
         profile=context.profile.name,
         overlay=context.profile.overlay.name if context.profile.overlay else "",
         cluster=context.profile.cluster.model_dump(mode="json"),
+        left_out=context.left_out,
     )
 
 

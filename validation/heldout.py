@@ -46,12 +46,19 @@ def half_of(evidence: Evidence, every: Sequence[Stage], seed: int) -> set[Key]:
     for stage in every:
         there = [line for line in cases(stage, evidence) if key(line) not in seen]
         seen |= {key(line) for line in there}
-        for some in _apart(there, stage):
-            twins = _twins(some) if not stage.over else _cases(some, stage)
-            for i in range(0, len(twins) - len(twins) % 2, 2):
-                chosen |= twins[i + int(rng.integers(2))]
-            if len(twins) % 2 and rng.integers(2):
-                chosen |= twins[-1]
+        chosen |= drawn(there, stage, rng)
+    return chosen
+
+
+def drawn(lines: Sequence[Measured], stage: Stage, rng: np.random.Generator) -> set[Key]:
+    """Keys of about half of a stage's ``lines``: of each pair of neighbours in size one."""
+    chosen: set[Key] = set()
+    for some in _apart(list(lines), stage):
+        twins = _twins(some) if not stage.over else _cases(some, stage)
+        for i in range(0, len(twins) - len(twins) % 2, 2):
+            chosen |= twins[i + int(rng.integers(2))]
+        if len(twins) % 2 and rng.integers(2):
+            chosen |= twins[-1]
     return chosen
 
 

@@ -158,7 +158,7 @@ def _numbers(row: Judged) -> tuple[str, str, str]:
 
 def _notes(found: Calibrated) -> list[str]:
     notes = [f"too little, left as it was: {line}" for line in found.lacking]
-    notes += list(found.at_limit)
+    notes += [*found.kept, *found.at_limit]
     notes += [*found.worse, *found.problems]
     if found.elsewhere:
         notes.append(f"{found.elsewhere} results are another program's, not checked by this suite")
@@ -169,6 +169,6 @@ def _notes(found: Calibrated) -> list[str]:
 
 def _plain(found: Calibrated, out: Path) -> dict[str, Any]:
     rows = {"rows": [asdict(row) for row in found.rows], "whole": asdict(found.whole)}
-    names = ("fitted", "lacking", "at_limit", "worse", "untrusted", "elsewhere", "problems")
+    names = ("fitted", "kept", "lacking", "at_limit", "worse", "untrusted", "elsewhere", "problems")
     told = {name: getattr(found, name) for name in names}
     return {"file": str(out), "name": found.overlay.name} | rows | told

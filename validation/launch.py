@@ -60,7 +60,8 @@ def as_rank(
     without = left_out(todo, context.setting)
     if len(without) == len(todo):
         raise ValueError(f"nothing to measure: {_reasons(without)}")
-    for doubt in (hosts_doubt(context), chip_doubt(context), _reasons(without)):
+    context.left_out = without | dtypes_left_out(todo, context.setting)
+    for doubt in (hosts_doubt(context), chip_doubt(context), _reasons(context.left_out)):
         if context.rank == 0 and doubt:
             print(f"note: {doubt}", file=sys.stderr)
     return run(todo, context, options, folder, begun)
@@ -80,6 +81,12 @@ def left_out(kernels: Sequence[Kernel], setting: Setting) -> dict[str, str]:
         for kernel in kernels
         if not has_cases(kernel, setting)
     }
+
+
+def dtypes_left_out(kernels: Sequence[Kernel], setting: Setting) -> dict[str, str]:
+    """Data types that matmuls are not measured in here, and why."""
+    asked = any(kernel.name == "matmul" for kernel in kernels)
+    return {f"matmul {dtype}": why for dtype, why in setting.lacking.items() if asked}
 
 
 def _reasons(without: Mapping[str, str]) -> str:

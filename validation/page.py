@@ -56,6 +56,7 @@ def sections(found: Report) -> list[tuple[str, list[str]]]:
         ("Overlap of math and comms", list(_overlaps(found))),
         ("Stragglers", [one.sentence for one in found.stragglers]),
         ("Suspects", [line for cause in found.causes for line in _suspect(cause)]),
+        ("Not measured here", [f"{k}: {why}" for k, why in found.environment["left_out"].items()]),
         ("Failed", [f"{f.case}: rank {f.rank}: {f.reason}" for f in found.failed]),
         ("Not trusted: wrong, or not checked", _few(_untrusted(found))),
         ("No formula speaks of", _few(found.unpredicted)),

@@ -177,12 +177,16 @@ def on_cpu(world: int) -> Cluster:
 
     whole = cpu_cluster()
     chip = whole.accelerator
+    assumed = f"{chip.sources['peak_flops']}; fp8 converted to fp32 and back at no cost"
+    sources = chip.sources | {"peak_flops.fp8": assumed}
     share = f"; 1/{world} of it for each of {world} ranks"
+    peaks = chip.peak_flops | {"fp8": chip.peak_flops["fp32"]}
     rates = {
-        "peak_flops": {dtype: rate / world for dtype, rate in chip.peak_flops.items()},
+        "peak_flops": {dtype: rate / world for dtype, rate in peaks.items()},
         "hbm_bytes": chip.hbm_bytes / world,
         "hbm_bandwidth": chip.hbm_bandwidth / world,
-        "sources": {name: source + share for name, source in chip.sources.items()},
+        "reason": "a CPU widens narrow numbers to fp32 and multiplies none of them faster",
+        "sources": {name: source + share for name, source in sources.items()},
     }
     node = NetworkTier(
         name="node",

@@ -19,6 +19,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -65,6 +66,9 @@ class Header(Record):
     profile: str = Field(description="name of the cluster")
     overlay: str = Field("", description="name of the calibration; empty: peaks")
     cluster: dict[str, Any] = Field(description="the cluster itself, to predict anew from")
+    left_out: dict[str, str] = Field(
+        default_factory=dict, description="kernels and data types without a case here, and why"
+    )
 
     @property
     def foreign(self) -> str:
@@ -113,7 +117,14 @@ class Measured(Record):
 
     @property
     def trusted(self) -> bool:
-        """True when its run found it right, or another program measured it, and numbers agree."""
+        """True when its run found it right, or another program measured it, and numbers agree.
+
+        A time that is no time (zero, below, NaN, endless) is never trusted.
+        """
+        times = (self.seconds, self.p10, self.p90, *self.per_rank, *self.per_rank_p90)
+        least = self.seconds if self.minimum is None else self.minimum
+        if not all(0 < t < inf for t in (*times, least)):
+            return False
         off, allowed = self.max_error, self.tolerance
         if off is not None and allowed is not None and off > allowed:
             return False

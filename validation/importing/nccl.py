@@ -54,6 +54,12 @@ def _samples(run: nccl_log.Run, found: Found, i: int) -> Iterator[Sample]:
         (True, run.in_place_seconds[i], run.in_place_wrong[i]),
     )
     for in_place, seconds, wrong in places:
+        if _correct(float(wrong)) == "no":
+            place = "in place" if in_place else "out of place"
+            found.left_out.append(
+                f"{run.operation} of {run.size[i]:.0f} B {place}: {wrong:g} results are wrong: "
+                "kept as wrong, trusted for nothing"
+            )
         if math.isfinite(seconds):
             parameters = told | ({"in_place": True} if in_place else {})
             yield Sample(
@@ -70,4 +76,4 @@ def _correct(wrong: float) -> Correct:
     """Counts are whole; versions before 2.12 print the largest error instead."""
     if math.isnan(wrong):
         return "elsewhere"  # run with -c 0
-    return "no" if wrong >= 1 else "yes"
+    return "yes" if 0 <= wrong < 1 else "no"

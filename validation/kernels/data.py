@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
     from validation.context import Context
 
-BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}  # an element in memory
+BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}  # an element in memory
 CACHE = {"cpu": 64e6, "cuda": 256e6}  # buffers rotate through more than this, where they fit [B]
 MOST_COPIES = 64
 # Largest error of a sum over the largest term, for which a result counts as right.
-TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+# Of fp8 half a step of its 3 bits: sums of fast accumulation keep some 14 bits of each product.
+TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "fp8": 2**-4}
 
 # Beside a small eps, what is left of a gradient that should be zero would decide the step.
 ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1.0, "weight_decay": 0.1}
