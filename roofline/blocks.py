@@ -111,7 +111,8 @@ def gather(value: Any, found: list[Any]) -> bool:
         return True
     listed = False
     for inner in _inside(value):
-        listed |= gather(inner, found)
+        if type(inner) not in _LEAVES:
+            listed |= gather(inner, found)
     return listed
 
 
@@ -164,7 +165,9 @@ def _changed_inside(part: Any, change: Callable[[Any], Any], memo: dict[int, Any
         return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
     if isinstance(part, dict):
         return {key: _changed(each, change, memo) for key, each in part.items()}
-    names = _names(part.__class__)
-    new = {n: _changed(getattr(part, n), change, memo) for n in names}
-    moved = {n: each for n, each in new.items() if each is not getattr(part, n)}
+    moved = {}
+    for name in _names(part.__class__):
+        each = getattr(part, name)
+        if type(each) not in _LEAVES and (new := _changed(each, change, memo)) is not each:
+            moved[name] = new
     return replace(part, **moved) if moved else part
