@@ -79,11 +79,14 @@ def evaluate(
 def _evaluated(found: Evaluation, job: Training, layout: Layout, where: Any, detail: bool) -> None:
     """Layouts that break nothing, put in their places."""
     time = step.predict(job.job_in(layout))
+    found.seconds[where] = time.seconds
+    if not detail:
+        found.memory[where] = footprint.peak_bytes(job.dims, layout, job.recipe)
+        return
     memory = footprint.peak(job.dims, layout, job.recipe)
-    found.seconds[where], found.memory[where] = time.seconds, memory.total
-    if detail:
-        _store(found.terms, time.terms, len(found.seconds), where)
-        _store(found.parts, memory.parts, len(found.seconds), where)
+    found.memory[where] = memory.total
+    _store(found.terms, time.terms, len(found.seconds), where)
+    _store(found.parts, memory.parts, len(found.seconds), where)
 
 
 def _any(misfits: Mapping[str, Any]) -> NDArray[np.bool_]:
