@@ -26,10 +26,16 @@ BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than t
 _LARGE = np.empty(30 << 20, np.uint8)
 del _LARGE
 
-_LEAVES = frozenset((float, int, bool, str, type(None), np.float64))  # what holds no array
+_LEAVES = {float, int, bool, str, type(None), np.float64}  # what holds no array
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def leaf(kind: type[R]) -> type[R]:
+    """A class that holds no array: looks for them pass it by."""
+    _LEAVES.add(kind)
+    return kind
 
 
 def pointwise(formula: Callable[P, R]) -> Callable[P, R]:

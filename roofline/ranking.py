@@ -111,19 +111,19 @@ def first(rows: Rows, by: str, count: int) -> Rows:
 
 def front(rows: Rows) -> Rows:
     """Rows that no other beats in time, memory and complexity; fastest first."""
-    rows = taken(rows, np.argsort(nanoseconds(rows), kind="stable"))
-    rows = taken(rows, rows["memory"] <= _least_before(rows))  # few are left to put in order
-    rows = taken(rows, _ordered(rows))
-    return taken(rows, rows["memory"] < _least_before(rows))
+    order = np.argsort(nanoseconds(rows))
+    memory = rows["memory"][order]
+    few = order[memory <= _least_before(memory, rows["complexity"][order])]
+    rows = taken(rows, few[_ordered(taken(rows, few))])
+    return taken(rows, rows["memory"] < _least_before(rows["memory"], rows["complexity"]))
 
 
-def _least_before(rows: Rows) -> Column:
+def _least_before(memory: Column, levels: Column) -> Column:
     """Least memory of the rows before each that are no more complex; inf where there are none."""
-    least = np.full(len(rows["memory"]), np.inf)
-    for level in np.unique(rows["complexity"]):
-        no_more = np.where(rows["complexity"] <= level, rows["memory"], np.inf)
-        before = np.minimum.accumulate(no_more)[:-1]
-        least[1:] = np.where(rows["complexity"][1:] == level, before, least[1:])
+    least = np.full(len(memory), np.inf)
+    for level in np.unique(levels):
+        before = np.minimum.accumulate(np.where(levels <= level, memory, np.inf))[:-1]
+        least[1:] = np.where(levels[1:] == level, before, least[1:])
     return least
 
 
