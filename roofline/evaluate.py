@@ -102,7 +102,12 @@ def _table(layout: Layout) -> tuple[Layout, int]:
     if len(shapes) > 1 or any(len(shape) > 1 for shape in shapes):
         said = " and ".join(map(str, sorted(shapes)))
         raise ValueError(f"layout: columns of the shapes {said} are refused; allowed: one length")
-    return table, shapes.pop()[0] if shapes else 1
+    return changed(table, _number), shapes.pop()[0] if shapes else 1
+
+
+def _number(column: Any) -> Any:
+    """A column as the number that it is all along, where it is one."""
+    return column.flat[0] if column.size and column.min() == column.max() else column
 
 
 def _rows(table: Layout, which: Any) -> Layout:

@@ -80,7 +80,10 @@ class Space:
             whole = _joined(waiting)
             for first in range(0, ready, rows):
                 share = min(first + rows, ready) / ready
-                yield before + (done - before) * share, self.layout(_cut(whole, slice(first, first + rows)))
+                yield (
+                    before + (done - before) * share,
+                    self.layout(_cut(whole, slice(first, first + rows))),
+                )
             waiting, before = [_cut(whole, slice(ready, None))], done
 
     def _slices(self, rows: int) -> Iterator[tuple[float, Table]]:
@@ -90,7 +93,10 @@ class Space:
         widest = int(np.prod([len(self.values[name]) for name in DETAILS]))
         step = max(1, 4 * rows // widest)
         for start in range(0, count, step):
-            yield min(1.0, (start + step) / count), self.details(_cut(degrees, slice(start, start + step)))
+            yield (
+                min(1.0, (start + step) / count),
+                self.details(_cut(degrees, slice(start, start + step))),
+            )
 
     def degrees(self) -> Table:
         """Every way to cut the GPUs."""
