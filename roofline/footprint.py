@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from roofline.dims import Dims
 from roofline.distinct import once, only, without
-from roofline.kept import KINDS, Kept, in_a_layer
+from roofline.kept import KINDS, in_a_layer
 from roofline.layout import FLASH, OF_THE_STEP, SCHEDULE, Layout
 from roofline.recipes import RECIPES, Recipe
 from roofline.stage_states import NOTHING, OF_A_STAGE, OnAStage, on_fullest, on_stage
@@ -164,9 +164,8 @@ def _of_the_fullest(
 class _MicroBatch:
     """Bytes of one micro-batch, whatever the stage."""
 
-    kept: tuple[Kept, ...]  # in a layer, by kind
+    kept: tuple[Bytes, ...]  # in a layer, by kind
     again: Bytes
-    stays: Bytes
     logits: tuple[Bytes, Bytes]  # kept, and passing
     exchanged: Bytes
     passing: Bytes  # through the softmax of attention that is no single kernel
@@ -180,7 +179,7 @@ class _Job:
     ) -> None:
         self.model, self.layout, self.recipe, self.in_flight = model, layout, recipe, in_flight
         self.one = once(_of_a_microbatch, model, without(layout, *OF_THE_STEP), recipe)
-        self.kept = [kept.stays if np.any(kept.stays) else NOTHING for kept in self.one.kept]
+        self.kept = [kept if np.any(kept) else NOTHING for kept in self.one.kept]
         self.microbatches = layout.microbatches
         self.nccl = NCCL * np.greater(layout.gpus, 1)
 
@@ -220,7 +219,8 @@ class _Job:
         if np.any(one.passing):
             made = made + one.passing * np.minimum(1.0, alive)
         if np.any(layout.offload_share):
-            made = made + one.stays * layout.offload_share * np.minimum(1.0, alive)
+            stays = sum(one.kept, start=NOTHING)
+            made = made + stays * layout.offload_share * np.minimum(1.0, alive)
         return made
 
     def _logits(self, part: Cut, flying: Count) -> Bytes:
@@ -242,12 +242,10 @@ def _passing(model: Dims, layout: Layout, recipe: Recipe) -> Bytes:
 
 
 def _of_a_microbatch(model: Dims, layout: Layout, recipe: Recipe) -> _MicroBatch:
-    by_kind = in_a_layer(model, layout, recipe)
-    kept = tuple(by_kind[kind] for kind in KINDS)
+    kept = in_a_layer(model, layout, recipe)
     return _MicroBatch(
-        kept,
-        sum((kind.again for kind in kept), start=NOTHING),
-        sum((kind.stays for kind in kept), start=NOTHING),
+        tuple(kept[kind].stays for kind in KINDS),
+        sum((kind.again for kind in kept.values()), start=NOTHING),
         _logits(model, layout, recipe),
         _exchanged(model, layout, recipe),
         _passing(model, layout, recipe),

@@ -79,9 +79,7 @@ class _Moved:
 
 
 def data_parallel(job: Job, part: MicroBatch) -> dict[str, Seconds]:
-    """Exposed seconds and contention of the data-parallel axis, whatever its ZeRO stage, and the
-    optimizer's.
-    """
+    """Exposed seconds and contention of the axis, whatever its ZeRO stage; and the optimizer."""
     moved = once(_moved, without(job, *_HIDING))
     terms = _at_the_end(job, part, moved.at_the_end)
     if moved.layered:
