@@ -52,8 +52,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const clicked = (event) => setTriggerValue("clicked", event.points[0].customdata ?? null);
   const grid = parentElement.querySelector(".live-grid") ?? element(parentElement, "div", "live-grid");
   grid.panels ??= [];
-  while (grid.panels.length < data.panels.length) grid.panels.push(panel(grid));
-  data.panels.forEach(({ figure, alt, title, strong, rest, note }, i) => {
+  while (grid.panels.length < data.length) grid.panels.push(panel(grid));
+  data.forEach(({ figure, alt, title, strong, rest, note }, i) => {
     const shown = grid.panels[i];
     for (const [name, text] of Object.entries({ title, strong, rest, note })) {
       shown[name].textContent = text ?? "";

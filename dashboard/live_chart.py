@@ -81,7 +81,8 @@ def draw_panels(
     """Draw figures side by side where they have room, as one element: a slider then moves all at once."""
     if served():
         events = {"on_clicked_change": on_click} if on_click else {}
-        _mount(key=key, data={"panels": [plain(vars(panel)) for panel in panels]}, **events)
+        # A list: in a dict Streamlit looks for data frames, and loads pandas for that.
+        _mount(key=key, data=[plain(vars(panel)) for panel in panels], **events)
         return
     for i, panel in enumerate(panels):
         if panel.title:

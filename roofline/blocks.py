@@ -26,10 +26,16 @@ BLOCK = 131072  # points: 1 MiB an array; smaller ones cost more in calls than t
 _LARGE = np.empty(30 << 20, np.uint8)
 del _LARGE
 
-_LEAVES = frozenset((float, int, bool, str, type(None), np.float64))  # what holds no array
+_LEAVES = {float, int, bool, str, type(None), np.float64}  # what holds no array
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def leaf(kind: type[R]) -> type[R]:
+    """A class that holds no array: looks for them pass it by."""
+    _LEAVES.add(kind)
+    return kind
 
 
 def pointwise(formula: Callable[P, R]) -> Callable[P, R]:
@@ -111,7 +117,8 @@ def gather(value: Any, found: list[Any]) -> bool:
         return True
     listed = False
     for inner in _inside(value):
-        listed |= gather(inner, found)
+        if type(inner) not in _LEAVES:
+            listed |= gather(inner, found)
     return listed
 
 
@@ -164,7 +171,9 @@ def _changed_inside(part: Any, change: Callable[[Any], Any], memo: dict[int, Any
         return type(part)(*inner) if hasattr(part, "_fields") else type(part)(inner)
     if isinstance(part, dict):
         return {key: _changed(each, change, memo) for key, each in part.items()}
-    names = _names(part.__class__)
-    new = {n: _changed(getattr(part, n), change, memo) for n in names}
-    moved = {n: each for n, each in new.items() if each is not getattr(part, n)}
+    moved = {}
+    for name in _names(part.__class__):
+        each = getattr(part, name)
+        if type(each) not in _LEAVES and (new := _changed(each, change, memo)) is not each:
+            moved[name] = new
     return replace(part, **moved) if moved else part

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.blocks import changed, gather
+from roofline.blocks import changed, gather, leaf
 from roofline.layout import Layout
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ R = TypeVar("R")
 T = TypeVar("T", "Job", Layout)
 
 
+@leaf
 class _LeftOut:
     """In the place of a column; whoever computes with it, or asks whether it is true, fails."""
 

@@ -79,11 +79,14 @@ def evaluate(
 def _evaluated(found: Evaluation, job: Training, layout: Layout, where: Any, detail: bool) -> None:
     """Layouts that break nothing, put in their places."""
     time = step.predict(job.job_in(layout))
+    found.seconds[where] = time.seconds
+    if not detail:
+        found.memory[where] = footprint.peak_bytes(job.dims, layout, job.recipe)
+        return
     memory = footprint.peak(job.dims, layout, job.recipe)
-    found.seconds[where], found.memory[where] = time.seconds, memory.total
-    if detail:
-        _store(found.terms, time.terms, len(found.seconds), where)
-        _store(found.parts, memory.parts, len(found.seconds), where)
+    found.memory[where] = memory.total
+    _store(found.terms, time.terms, len(found.seconds), where)
+    _store(found.parts, memory.parts, len(found.seconds), where)
 
 
 def _any(misfits: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -99,7 +102,12 @@ def _table(layout: Layout) -> tuple[Layout, int]:
     if len(shapes) > 1 or any(len(shape) > 1 for shape in shapes):
         said = " and ".join(map(str, sorted(shapes)))
         raise ValueError(f"layout: columns of the shapes {said} are refused; allowed: one length")
-    return table, shapes.pop()[0] if shapes else 1
+    return changed(table, _number), shapes.pop()[0] if shapes else 1
+
+
+def _number(column: Any) -> Any:
+    """A column as the number that it is all along, where it is one."""
+    return column.flat[0] if column.size and column.min() == column.max() else column
 
 
 def _rows(table: Layout, which: Any) -> Layout:

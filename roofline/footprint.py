@@ -18,25 +18,25 @@ https://arxiv.org/abs/2412.19437, table 2; numbers of NCCL and CUDA at their con
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.dims import Dims
-from roofline.distinct import once, without
-from roofline.kept import KINDS, Kept, in_a_layer
+from roofline.distinct import once, only, without
+from roofline.kept import KINDS, in_a_layer
 from roofline.layout import FLASH, OF_THE_STEP, SCHEDULE, Layout
-from roofline.memory import States, gather_buffer, model_states
-from roofline.recipes import RECIPES, Recipe, adapters
-from roofline.stages import Stage, held, stage
+from roofline.recipes import RECIPES, Recipe
+from roofline.stage_states import NOTHING, OF_A_STAGE, OnAStage, on_fullest, on_stage
+from roofline.stages import Cut
 from roofline.units import Bytes, Count
 
 SLACK = 0.04  # of what is allocated: fragments that the caching allocator cannot hand out
 NCCL = 0.4e9  # bytes of communicators and channel buffers (aiconfigurator's nccl_mem)
 CONTEXT = 0.8e9  # bytes of the CUDA context and loaded kernels; 1.6e9 on drivers of 2022
-FROZEN_ENDS = 2.0  # bytes per weight of embedding and head; bitsandbytes packs layers alone
-NOTHING: Bytes = 0.0
 LOGITS_KEPT = 2.0, 4.0  # bytes per logit until its backward pass: fused loss, eager fp32 loss
 LOGITS_PASSING = 2.0, 8.0  # and beside them in it: gradients, and fp32 copies where eager
 LOGITS_DTENSOR = 4.0  # one fp32 copy more where eager DTensors cut the vocabulary
@@ -123,7 +123,8 @@ def footprint(
     Raises:
         ValueError: where the pipeline has no such stage.
     """
-    return _Job(model, layout, recipe).on(stage(model, layout, index, in_flight))
+    part = once(on_stage, model, only(layout, *OF_A_STAGE), recipe, index)
+    return _Job(model, layout, recipe, in_flight).on(part)
 
 
 def peak(
@@ -133,21 +134,10 @@ def peak(
     *,
     in_flight: Count | None = None,
 ) -> Footprint:
-    """Memory of the fullest stage's GPU: the first, the second, the last, or DualPipe's middle. [B]
-
-    In all schedules layers and micro-batches in flight fall from the second stage to the last but
-    one, so that no other can be fuller.
-    """
-    job, p = _Job(model, layout, recipe), 1.0 * layout.pp
-    most = job.on(stage(model, layout, 0, in_flight))
-    if not np.any(np.greater(p, 1)):
-        return most
-    others = [np.minimum(1.0, p - 1), p - 1]
-    if np.any(np.equal(layout.schedule, SCHEDULE["dualpipe"])):
-        others.append(np.floor((p - 1) / 2))
+    """Memory of the fullest stage's GPU, part by part. [B]"""
+    most, *others = _of_the_fullest(model, layout, recipe, in_flight)
     total = most.total
-    for index in others:
-        other = job.on(stage(model, layout, index, in_flight))
+    for other in others:
         here = other.total
         fuller, total = np.greater(here, total), np.maximum(here, total)
         pairs = zip(other.parts.values(), most.parts.values(), strict=True)
@@ -157,138 +147,89 @@ def peak(
     return most
 
 
+def peak_bytes(model: Dims, layout: Layout, recipe: Recipe = RECIPES["mixed"]) -> Bytes:
+    """The same in total. [B]"""
+    return reduce(np.maximum, (one.total for one in _of_the_fullest(model, layout, recipe)))
+
+
+def _of_the_fullest(
+    model: Dims, layout: Layout, recipe: Recipe, in_flight: Count | None = None
+) -> Iterator[Footprint]:
+    """All stages of which one holds the most, in turn."""
+    job = _Job(model, layout, recipe, in_flight)
+    return map(job.on, once(on_fullest, model, only(layout, *OF_A_STAGE), recipe))
+
+
 @dataclass(frozen=True, slots=True)
 class _MicroBatch:
     """Bytes of one micro-batch, whatever the stage."""
 
-    kept: dict[str, Kept]  # in a layer, by kind
+    kept: tuple[Bytes, ...]  # in a layer, by kind
     again: Bytes
-    stays: Bytes
     logits: tuple[Bytes, Bytes]  # kept, and passing
     exchanged: Bytes
     passing: Bytes  # through the softmax of attention that is no single kernel
 
 
 class _Job:
-    """What does not depend on the stage, computed once: bytes per parameter, per layer, per end."""
+    """What does not depend on the stage, computed once."""
 
-    def __init__(self, model: Dims, layout: Layout, recipe: Recipe) -> None:
-        self.model, self.layout, self.recipe = model, layout, recipe
-        held_of_one = once(_of_a_microbatch, model, without(layout, *OF_THE_STEP), recipe)
-        self.kept, self.again, self.stays = held_of_one.kept, held_of_one.again, held_of_one.stays
-        self.logits, self.exchanged = held_of_one.logits, held_of_one.exchanged
-        self.passing = held_of_one.passing
-        self.unit = held(model, layout, 1.0, 0.0, 0.0)
-        self.mtp = held(model, layout, 0.0, 1.0, 0.0)
-        self.end = held(model, layout, 0.0, 0.0, 1.0).ends
-        self.trained = adapters(model, layout, 1.0, recipe.rank) if recipe.adapted else self.unit
-        shards = layout.shards
-        inside = np.maximum(1.0, shards * layout.tp / (1.0 * layout.ep * layout.etp))
-        mixed = np.any(np.greater(model.moe_layers, 0))
-        self.dense, self.dense_whole = self._per_parameter(shards)
-        self.experts, self.experts_whole = (
-            self._per_parameter(inside) if mixed else (self.dense, self.dense_whole)
-        )
+    def __init__(
+        self, model: Dims, layout: Layout, recipe: Recipe, in_flight: Count | None
+    ) -> None:
+        self.model, self.layout, self.recipe, self.in_flight = model, layout, recipe, in_flight
+        self.one = once(_of_a_microbatch, model, without(layout, *OF_THE_STEP), recipe)
+        self.kept = [kept if np.any(kept) else NOTHING for kept in self.one.kept]
+        self.microbatches = layout.microbatches
         self.nccl = NCCL * np.greater(layout.gpus, 1)
 
-    def _per_parameter(self, shards: Count) -> tuple[States, Bytes]:
-        """States after sharding, and what FSDP gathers, of one parameter."""
-        states, layout = self.recipe.states, self.layout
-        whole = gather_buffer(1.0, layout.zero, shards, weight_bytes=layout.weight_bytes, units=1)
-        return model_states(1.0, layout.zero, shards, bytes_per_parameter=states), whole
-
-    def on(self, part: Stage) -> Footprint:
+    def on(self, part: OnAStage) -> Footprint:
         """All parts on one stage."""
-        states = self._states(part)
+        flying, states = self.in_flight, part.states
+        flying = part.cut.in_flight(self.microbatches) if flying is None else flying
+        alive = flying * part.cut.alive
         found = [
             *(states.weights, states.gradients, states.optimizer),
-            *self._kept(part),
-            *(self._working(part), self._logits(part)),
-            *(self._gathered(part), self.exchanged),
+            *self._kept(part.cut, flying, alive),
+            *(self._working(alive), self._logits(part.cut, flying)),
+            *(part.gathered, self.one.exchanged),
         ]
         allocated = sum(found, start=NOTHING)
-        return Footprint(*[*found, SLACK * allocated + self._flat(part), self.nccl, CONTEXT])
+        return Footprint(*[*found, SLACK * allocated + part.flat, self.nccl, CONTEXT])
 
-    def _flat(self, part: Stage) -> Bytes:
-        """Buffers of one piece: too long for what the allocator has cached of activations."""
-        recipe, layout = self.recipe, self.layout
-        if not (recipe.buckets or recipe.flat):
-            return NOTHING
-        owned = self.unit.total * part.layers + self.end * part.ends(self.model.tied)
-        return recipe.buckets + recipe.flat * owned / layout.shards
-
-    def _states(self, part: Stage) -> States:
-        """Trained parameters by kind; frozen ones are weights too."""
-        mtp = self.model.mtp * part.head
-        dense = part.layers * self.unit.dense + part.ends(self.model.tied) * self.end
-        dense = dense + mtp * self.mtp.dense
-        experts = part.layers * self.unit.experts + mtp * self.mtp.experts
-        weights = self.dense.weights * dense + self.experts.weights * experts
-        if self.recipe.adapted:
-            dense, experts = part.layers * self.trained.dense, part.layers * self.trained.experts
-            ends = self.dense.weights * part.ends(self.model.tied) * self.end
-            weights = self.recipe.frozen * weights + (FROZEN_ENDS - self.recipe.frozen) * ends
-            weights = weights / self.recipe.states.weights
-            weights = weights + self.dense.weights * dense + self.experts.weights * experts
-        return States(
-            weights,
-            self.dense.gradients * dense + self.experts.gradients * experts,
-            self.dense.optimizer * dense + self.experts.optimizer * experts,
-        )
-
-    def _kept(self, part: Stage) -> list[Bytes]:
+    def _kept(self, part: Cut, flying: Count, alive: Count) -> list[Bytes]:
         """Of every layer and micro-batch, by kind, and the mask behind the embedding."""
         layout = self.layout
-        here = part.alive * (1.0 - layout.offload_share)
-        parts = [self.kept[kind].stays for kind in KINDS]
-        kinds = [part * here if np.any(part) else NOTHING for part in parts]
+        here = alive * (1.0 - layout.offload_share) if np.any(layout.offload_share) else alive
+        kinds = [NOTHING if each is NOTHING else each * here for each in self.kept]
         if np.any(layout.dropout):
             mask = layout.dropout * layout.tokens * self.model.hidden / layout.split
-            kinds[0] = kinds[0] + mask * part.in_flight * part.embedding
+            kinds[0] = kinds[0] + mask * flying * part.embedding
         if self.recipe.outputs:
             sent = 2.0 * layout.tokens * self.model.hidden * np.greater(layout.pp, 1)
-            kinds[0] = kinds[0] + self.recipe.outputs * sent * part.in_flight * (1.0 - part.head)
+            kinds[0] = kinds[0] + self.recipe.outputs * sent * flying * (1.0 - part.head)
         return kinds
 
-    def _working(self, part: Stage) -> Bytes:
+    def _working(self, alive: Count) -> Bytes:
         """One layer's activations while its backward pass runs: made again, or fetched, or gradients
         of scores on the way through dropout and softmax.
         """
-        made = self.again * np.minimum(1.0, self.layout.recompute_share * part.alive)
-        made = made + self.passing * np.minimum(1.0, part.alive)
-        if not np.any(self.layout.offload_share):
-            return made
-        return made + self.stays * self.layout.offload_share * np.minimum(1.0, part.alive)
+        layout, one = self.layout, self.one
+        made = one.again * np.minimum(1.0, layout.recompute_share * alive)
+        if np.any(one.passing):
+            made = made + one.passing * np.minimum(1.0, alive)
+        if np.any(layout.offload_share):
+            stays = sum(one.kept, start=NOTHING)
+            made = made + stays * layout.offload_share * np.minimum(1.0, alive)
+        return made
 
-    def _logits(self, part: Stage) -> Bytes:
+    def _logits(self, part: Cut, flying: Count) -> Bytes:
         """Of one micro-batch, since its backward pass follows at once; GPipe keeps all."""
-        kept, passing = self.logits
+        kept, passing = self.one.logits
         times: Count = 1.0
         if np.any(gpipe := np.equal(self.layout.schedule, SCHEDULE["gpipe"])):
-            times = np.where(gpipe, part.in_flight, 1.0)
+            times = np.where(gpipe, flying, 1.0)
         return part.head * (kept * times + passing)
-
-    def _gathered(self, part: Stage) -> Bytes:
-        """FSDP: the unit at work and the next one, and a gradient; all of them where none is freed.
-
-        A unit is a layer, or embedding or head where they are larger. A pipeline whose stages keep
-        their weights adds the gradients of its micro-batches up before it scatters them.
-        """
-        layout, unit, trained = self.layout, self.unit, self.trained.total
-        if not np.any(np.equal(layout.zero, 3)):
-            return NOTHING
-        one_end = self.end * np.maximum(part.embedding, part.head)
-        gradient = trained if self.recipe.adapted else np.maximum(trained, one_end)
-        dense, experts = 2.0 * np.maximum(unit.dense, one_end), 2.0 * unit.experts
-        stays = np.equal(layout.reshard, 0)
-        if np.any(stays):
-            ends = part.ends(self.model.tied) * self.end
-            added = part.layers * trained + ends * (not self.recipe.adapted)
-            gradient = np.where(stays & np.greater(layout.pp, 1), added, gradient)
-            dense = np.where(stays, part.layers * unit.dense + ends, dense)
-            experts = np.where(stays, part.layers * unit.experts, experts)
-        weights = self.dense_whole * dense + self.experts_whole * experts
-        return weights + layout.gradient_bytes * gradient * np.greater(self.dense_whole, 0)
 
 
 def _passing(model: Dims, layout: Layout, recipe: Recipe) -> Bytes:
@@ -303,9 +244,8 @@ def _passing(model: Dims, layout: Layout, recipe: Recipe) -> Bytes:
 def _of_a_microbatch(model: Dims, layout: Layout, recipe: Recipe) -> _MicroBatch:
     kept = in_a_layer(model, layout, recipe)
     return _MicroBatch(
-        kept,
+        tuple(kept[kind].stays for kind in KINDS),
         sum((kind.again for kind in kept.values()), start=NOTHING),
-        sum((kind.stays for kind in kept.values()), start=NOTHING),
         _logits(model, layout, recipe),
         _exchanged(model, layout, recipe),
         _passing(model, layout, recipe),

@@ -69,19 +69,35 @@ class _Layered:
     mirror: Seconds  # replicas of a shard add up
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What a step moves, whatever hides it."""
+
+    at_the_end: _AtTheEnd
+    layered: _Layered | None  # None where nothing is ZeRO-3
+    optimizer: Seconds
+
+
 def data_parallel(job: Job, part: MicroBatch) -> dict[str, Seconds]:
-    """Exposed seconds and contention of the data-parallel axis, whatever its ZeRO stage."""
-    terms = _at_the_end(job, part)
-    sharded = np.greater_equal(job.layout.zero, 3)
-    if np.any(sharded):
-        layered = _layer_by_layer(job, part)
+    """Exposed seconds and contention of the axis, whatever its ZeRO stage; and the optimizer."""
+    moved = once(_moved, without(job, *_HIDING))
+    terms = _at_the_end(job, part, moved.at_the_end)
+    if moved.layered:
+        sharded = np.greater_equal(job.layout.zero, 3)
+        layered = _layer_by_layer(job, part, moved.layered)
         terms = {name: np.where(sharded, layered[name], terms[name]) for name in terms}
-    return terms
+    return terms | {"optimizer": moved.optimizer}
 
 
-def _at_the_end(job: Job, part: MicroBatch) -> dict[str, Seconds]:
+def _moved(job: Job) -> _Moved:
+    at_the_end = _moved_at_the_end(job)
+    layered = _moved_by_layer(job) if np.any(np.greater_equal(job.layout.zero, 3)) else None
+    return _Moved(at_the_end, layered, _optimizer(job))
+
+
+def _at_the_end(job: Job, part: MicroBatch, moved: _AtTheEnd) -> dict[str, Seconds]:
     """ZeRO-0, 1 and 2: once per step."""
-    layout, moved = job.layout, once(_moved_at_the_end, without(job, *_HIDING))
+    layout = job.layout
     reduce, gather, bucket = moved.reduce, moved.gather, moved.bucket
     chunked = np.greater(layout.chunks, 1)
     passes = np.where(chunked, np.minimum(layout.pp, layout.microbatches), 1.0)
@@ -147,14 +163,13 @@ def _tied_ends(job: Job, have: Owned) -> Seconds:
     return np.where(apart & np.greater(have.ends, 0), reduce, 0.0)
 
 
-def _layer_by_layer(job: Job, part: MicroBatch) -> dict[str, Seconds]:
+def _layer_by_layer(job: Job, part: MicroBatch, moved: _Layered) -> dict[str, Seconds]:
     """ZeRO-3: each layer gathered before each pass, its gradients scattered.
 
     Where shards have replicas (HSDP), these add up in the last backward pass, a layer behind it.
     """
     layout, chi = job.layout, job.habits.contention
     here, m = job.model.layers / layout.pp, layout.microbatches
-    moved = once(_moved_by_layer, without(job, *_HIDING))
     gather, scatter = moved.gather, moved.scatter
     freed = np.greater(layout.reshard, 0)
     first = np.where(freed, gather, gather / m)
@@ -185,12 +200,8 @@ def _moved_by_layer(job: Job) -> _Layered:
     return _Layered(gather, scatter, root, last, mirror)
 
 
-def optimizer(job: Job) -> Seconds:
-    """Every owned state read and written once, every local gradient zeroed and copied. [s]"""
-    return once(_optimizer, without(job, *_HIDING))
-
-
 def _optimizer(job: Job) -> Seconds:
+    """Every owned state read and written once, every local gradient zeroed and copied. [s]"""
     layout, have = job.layout, trained(job.model, job.layout)
     split = np.greater_equal(layout.zero, 1)
     own = (have.dense + have.ends) / np.where(split, layout.shards, 1.0)

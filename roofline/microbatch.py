@@ -20,6 +20,7 @@ Ulysses (arXiv:2309.14509); DeepSeek-V3 (arXiv:2412.19437), section 3.2.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -38,7 +39,7 @@ Passes = tuple[Seconds, Seconds]  # forward, backward
 NOTHING: Passes = (0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MicroBatch:
     """Seconds of one micro-batch on the average stage."""
 
@@ -50,18 +51,18 @@ class MicroBatch:
     ep: Passes = NOTHING
     host: Passes = NOTHING
 
-    @property
+    @cached_property
     def forward_seconds(self) -> Seconds:
         """Forward, communication included. [s]"""
         return self.forward.total + self.tp[0] + self.cp[0] + self.ep[0] + self.host[0]
 
-    @property
+    @cached_property
     def backward_seconds(self) -> Seconds:
         """Backward, recomputation and communication included. [s]"""
         work = self.backward.total + self.again
         return work + self.tp[1] + self.cp[1] + self.ep[1] + self.host[1]
 
-    @property
+    @cached_property
     def seconds(self) -> Seconds:
         """Both passes. [s]"""
         return self.forward_seconds + self.backward_seconds

@@ -65,7 +65,7 @@ class Ranking:
         self.seen += len(rows["seconds"])
         good = rows["fits"] > 0
         self.fitting += int(np.count_nonzero(good))
-        self.smallest = first(joined(self.smallest, rows), "memory", 1)
+        self.smallest = first(joined(self.smallest, first(rows, "memory", 1)), "memory", 1)
         self._fill(rows)
         fit = rows if np.all(good) else taken(rows, good)
         if not len(fit["seconds"]):
@@ -111,15 +111,20 @@ def first(rows: Rows, by: str, count: int) -> Rows:
 
 def front(rows: Rows) -> Rows:
     """Rows that no other beats in time, memory and complexity; fastest first."""
-    order = _ordered(rows)
-    rows = taken(rows, order)
-    kept = np.zeros(len(order), bool)
-    lowest = np.full(int(np.max(rows["complexity"], initial=0)) + 1, np.inf)
-    for i, (memory, level) in enumerate(zip(rows["memory"], rows["complexity"], strict=True)):
-        kept[i] = memory < lowest[int(level)]
-        if kept[i]:
-            lowest[int(level) :] = np.minimum(lowest[int(level) :], memory)
-    return taken(rows, kept)
+    order = np.argsort(nanoseconds(rows))
+    memory = rows["memory"][order]
+    few = order[memory <= _least_before(memory, rows["complexity"][order])]
+    rows = taken(rows, few[_ordered(taken(rows, few))])
+    return taken(rows, rows["memory"] < _least_before(rows["memory"], rows["complexity"]))
+
+
+def _least_before(memory: Column, levels: Column) -> Column:
+    """Least memory of the rows before each that are no more complex; inf where there are none."""
+    least = np.full(len(memory), np.inf)
+    for level in np.unique(levels):
+        before = np.minimum.accumulate(np.where(levels <= level, memory, np.inf))[:-1]
+        least[1:] = np.where(levels[1:] == level, before, least[1:])
+    return least
 
 
 def _undominated(rows: Rows, known: Rows) -> Rows:
@@ -174,6 +179,7 @@ def distinct(rows: Rows) -> Rows:
 
 def taken(rows: Rows, which: NDArray[Any]) -> Rows:
     """Some of the rows, by mask or number."""
+    which = np.flatnonzero(which) if which.dtype == bool else which  # found once for all columns
     return {name: column[which] for name, column in rows.items()}
 
 

@@ -28,6 +28,7 @@ from roofline.model import Transformer
 Column = NDArray[np.float64]
 Table = dict[str, Column]
 Mask = NDArray[np.bool_]
+Which = NDArray[np.intp] | slice
 Rule = Callable[[Table], Mask]  # rows that may stay
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "order")
@@ -79,8 +80,11 @@ class Space:
             whole = _joined(waiting)
             for first in range(0, ready, rows):
                 share = min(first + rows, ready) / ready
-                yield before + (done - before) * share, self.layout(_cut(whole, first, rows))
-            waiting, before = [_cut(whole, ready, rows)], done
+                yield (
+                    before + (done - before) * share,
+                    self.layout(_cut(whole, slice(first, first + rows))),
+                )
+            waiting, before = [_cut(whole, slice(ready, None))], done
 
     def _slices(self, rows: int) -> Iterator[tuple[float, Table]]:
         """All rows of a few ways to cut the GPUs at a time, and the share that is then done."""
@@ -89,7 +93,10 @@ class Space:
         widest = int(np.prod([len(self.values[name]) for name in DETAILS]))
         step = max(1, 4 * rows // widest)
         for start in range(0, count, step):
-            yield min(1.0, (start + step) / count), self.details(_cut(degrees, start, step))
+            yield (
+                min(1.0, (start + step) / count),
+                self.details(_cut(degrees, slice(start, start + step))),
+            )
 
     def degrees(self) -> Table:
         """Every way to cut the GPUs."""
@@ -158,22 +165,26 @@ class Space:
         size = len(next(iter(table.values())))
         if len(values) == 1:
             found = {**table, name: np.full(size, values[0])}
-        else:
-            found = {key: np.repeat(column, len(values)) for key, column in table.items()}
-            found[name] = np.tile(values, size)
-        return found if rule is None else self._keep(found, rule(found))
+            return found if rule is None else self._keep(found, rule(found))
+        rows, column = np.repeat(np.arange(size), len(values)), np.tile(values, size)
+        if rule is not None:
+            kept = self._allowed(rule(_Opened(table, rows, {name: column})), len(rows))
+            rows, column = rows[kept], column[kept]
+        return {**_cut(table, rows), name: column}
 
     def _keep(self, table: Table, rules: Mapping[str, Mask]) -> Table:
-        """Rows that keep every rule; the others are counted by the first that they break."""
-        kept = np.ones(len(next(iter(table.values()))), bool)
+        """Rows that keep every rule."""
+        return _cut(table, self._allowed(rules, len(next(iter(table.values())))))
+
+    def _allowed(self, rules: Mapping[str, Mask], size: int) -> Which:
+        """Which rows keep every rule; the others are counted by the first that they break."""
+        kept = np.ones(size, bool)
         for reason, holds in rules.items():
             broken = int(np.count_nonzero(kept & ~holds))
             if broken:
                 self.refused[reason] += broken
                 kept &= holds
-        if np.all(kept):
-            return table
-        return {name: column[kept] for name, column in table.items()}
+        return slice(None) if np.all(kept) else np.flatnonzero(kept)
 
     def _cp(self, t: Table) -> dict[str, Mask]:
         s = self.job.sequence
@@ -218,11 +229,11 @@ class Space:
         micro = self.job.batch / (t["dp"] * t["micro_batch"])
         works = np.ones(len(micro), bool)
         for name, number in SCHEDULE.items():
-            row, here = bubbles.SCHEDULES[SEARCHED.get(name, name)], t["schedule"] == number
-            p = np.where(here, t["pp"], 2.0)
-            enough = (micro >= row.least(p)) & (micro % row.multiple(p) == 0)
+            here = np.flatnonzero(t["schedule"] == number)
+            row, p, m = bubbles.SCHEDULES[SEARCHED.get(name, name)], t["pp"][here], micro[here]
+            enough = (m >= row.least(p)) & (m % row.multiple(p) == 0)
             alike = (self.job.model.layers % (2 * p) == 0) | (row.chunks != 2)
-            works &= ~here | (enough & alike & ((p % 2 == 0) | (not row.even_stages)))
+            works[here] = enough & alike & ((p % 2 == 0) | (not row.even_stages))
         return {
             "a schedule needs a pipeline": plain | (t["pp"] > 1),
             "only 1F1B interleaves": plain | (t["chunks"] == 1),
@@ -265,8 +276,20 @@ def _heads(model: Transformer, tp: Column) -> dict[str, Mask]:
     }
 
 
-def _cut(table: Table, first: int, count: int) -> Table:
-    return {name: column[first : first + count] for name, column in table.items()}
+class _Opened(dict[str, Column]):
+    """Some rows of a table with a new column; of the others those that somebody asks for."""
+
+    def __init__(self, table: Table, rows: NDArray[np.intp], new: Table) -> None:
+        super().__init__(new)
+        self.table, self.rows = table, rows
+
+    def __missing__(self, name: str) -> Column:
+        self[name] = column = self.table[name][self.rows]
+        return column
+
+
+def _cut(table: Table, rows: Which) -> Table:
+    return {name: column[rows] for name, column in table.items()}
 
 
 def _joined(tables: Sequence[Table]) -> Table:

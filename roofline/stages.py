@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.dims import Dims
-from roofline.distinct import once, only
 from roofline.layout import SCHEDULE, Layout
 from roofline.units import Count
 
@@ -80,10 +79,6 @@ class Stage:
     in_flight: Count  # micro-batches, in units of all layers of a stage
     alive: Count  # layers times micro-batches whose activations it holds
 
-    def ends(self, tied: Count) -> Count:
-        """Matrices V x D: a tied one is one where embedding and head meet."""
-        return self.embedding + self.head * (1.0 - tied * self.embedding)
-
 
 def stage(model: Dims, layout: Layout, index: Count, in_flight: Count | None = None) -> Stage:
     """Stage ``index`` of the pipeline, from 0.
@@ -94,24 +89,36 @@ def stage(model: Dims, layout: Layout, index: Count, in_flight: Count | None = N
     Raises:
         ValueError: where the pipeline has no such stage.
     """
-    cut = once(_cut, model, only(layout, "pp", "chunks", "schedule", "even"), index)
-    flying = np.minimum(layout.microbatches, cut.most) if in_flight is None else in_flight
-    alive = flying * (cut.alive + model.mtp * cut.head)
-    return Stage(cut.layers, cut.embedding, cut.head, flying, alive)
+    part = cut(model, layout, index)
+    flying = part.in_flight(layout.microbatches) if in_flight is None else in_flight
+    return Stage(part.layers, part.embedding, part.head, flying, flying * part.alive)
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """A stage, however many micro-batches there are."""
 
     layers: Count
     embedding: Count
     head: Count
     most: Count  # micro-batches in flight, where there are so many
-    alive: Count  # layers of one of them
+    alive: Count  # layers of one of them, MTP modules among them
+
+    def in_flight(self, microbatches: Count) -> Count:
+        """Micro-batches that it holds at once, of so many in a step."""
+        return np.minimum(microbatches, self.most)
+
+    def ends(self, tied: Count) -> Count:
+        """Matrices V x D: a tied one is one where embedding and head meet."""
+        return self.embedding + self.head * (1.0 - tied * self.embedding)
 
 
-def _cut(model: Dims, layout: Layout, index: Count) -> _Cut:
+def cut(model: Dims, layout: Layout, index: Count) -> Cut:
+    """What stage ``index`` of the pipeline has, from 0.
+
+    Raises:
+        ValueError: where the pipeline has no such stage.
+    """
     p = 1.0 * layout.pp
     if not np.all(np.logical_and(np.greater_equal(index, 0), np.less(index, p))):
         limit = np.max(p) - 1
@@ -130,7 +137,20 @@ def _cut(model: Dims, layout: Layout, index: Count) -> _Cut:
     folded = _is(layout, "zb-v")
     if np.any(folded):
         last = np.where(folded, first, last)
-    return _Cut(layers, first, last, _most_in_flight(layout, index), alive)
+    return Cut(layers, first, last, _most_in_flight(layout, index), alive + model.mtp * last)
+
+
+def fullest(layout: Layout) -> list[Count]:
+    """Stages of which one holds the most: the first, the second, the last, or DualPipe's middle.
+
+    In all schedules layers and micro-batches in flight fall from the second stage to the last but
+    one, so that no other can be fuller.
+    """
+    p = 1.0 * layout.pp
+    if not np.any(np.greater(p, 1)):
+        return [0]
+    outer: list[Count] = [0, np.minimum(1.0, p - 1), p - 1]
+    return [*outer, np.floor((p - 1) / 2)] if np.any(_is(layout, "dualpipe")) else outer
 
 
 def _layers(model: Dims, layout: Layout, index: Count) -> Count:

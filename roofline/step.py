@@ -24,7 +24,7 @@ import numpy as np
 from roofline import layer as ops
 from roofline.bubbles import SCHEDULES, Shares
 from roofline.distinct import once, only, without
-from roofline.gradients import data_parallel, optimizer
+from roofline.gradients import data_parallel
 from roofline.job import Job
 from roofline.layout import OF_THE_STEP, SCHEDULE, Layout
 from roofline.microbatch import MicroBatch, all_layers
@@ -85,7 +85,6 @@ def predict(job: Job) -> StepTime:
             "offload": m * offload(job, part),
             **_pipeline(job, part, whole),
             **data_parallel(job, part),
-            "optimizer": optimizer(job),
             "fixed": job.habits.fixed * np.ones_like(m),
         }
     )

@@ -23,7 +23,7 @@ def opened(page: str = "", **address: str | list[str]) -> AppTest:
 def panels(app: AppTest) -> list[dict[str, Any]]:
     """What the page's charts were given: figures and the words around them."""
     charts = app.get("bidi_component")
-    return [panel for chart in charts for panel in json.loads(chart.proto.json)["panels"]]
+    return [panel for chart in charts for panel in json.loads(chart.proto.json)]
 
 
 def said(app: AppTest) -> str:

@@ -18,7 +18,7 @@ from roofline.models.parts import matrices, parameters
 from roofline.presets import preset, presets
 from roofline.recipes import RECIPES, recipe
 from roofline.schedule import timeline
-from roofline.stages import Owned, held, in_flight_on, owned, stage
+from roofline.stages import Owned, cut, held, in_flight_on, owned, stage
 from roofline.units import GIB
 
 DATA = Path(__file__).parent / "data"
@@ -182,7 +182,7 @@ def test_parameters_are_the_models(name: str) -> None:
     layout = Layout(pp, pp=pp, batch=24)
     total = parameters(row.model).total
     assert parameters_of(model) == pytest.approx(total, rel=0.014)
-    found = stage(model, layout, np.arange(pp))
+    found = cut(model, layout, np.arange(pp))
     ends = found.ends(model.tied)
     together = np.sum(held(model, layout, found.layers, model.mtp * found.head, ends).total)
     assert together == pytest.approx(total + model.tied * model.embedding, rel=0.014)

@@ -34,7 +34,7 @@ ASKED = plan_data.Asked(
 def drawn(app: AppTest) -> dict[str, dict[str, Any]]:
     """Every panel on the page by its title."""
     charts = app.get("bidi_component")
-    panels = [panel for chart in charts for panel in json.loads(chart.proto.json)["panels"]]
+    panels = [panel for chart in charts for panel in json.loads(chart.proto.json)]
     return {panel["title"]: panel for panel in panels}
 
 
