@@ -237,9 +237,9 @@ class TestFields:
             ({"n_gpus": 12, "tp": 8}, "n_gpus: 12 is refused; .* the nearest: 8 and 16"),
             ({"model": SIZES | {"top_k": 2}}, "model.top_k: 2 is refused; allowed: null"),
             ({"model": SIZES | {"experts": 8}}, "model.top_k: missing"),
-            ({"model": SIZES | EXPERTS | {"top_k": 9}}, "model.top_k: '9' is refused"),
+            ({"model": SIZES | EXPERTS | {"top_k": 9}}, "model.top_k: 9 is refused"),
             ({"model": SIZES | EXPERTS | {"moe_layers": 33}}, "model.moe_layers: 33 is refused"),
-            ({"model": SIZES | {"kv_heads": 3}}, "model.kv_heads: '3' .* the nearest is 2"),
+            ({"model": SIZES | {"kv_heads": 3}}, "model.kv_heads: 3 .* the nearest is 2"),
         ],
     )
     def test_contradictions(self, change: dict[str, Any], message: str) -> None:
