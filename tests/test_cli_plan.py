@@ -346,7 +346,9 @@ BAD = {
     "plan --gpus 509": "GPUs that do: 504 and 512; .* 4169728 tokens .1,018 sequences. and 6254592 ",
     f"plan {JOB} --budget 1T --days 0": "--days: 0 is refused; allowed: above 0",
     "plan --budget 1T --days 0": "--days: 0 is refused; allowed: above 0",
-    f"plan {JOB} --cluster dgx-a100-superpod --precision fp8": "--precision: .* has no fp8 rate",
+    f"plan {JOB} --cluster dgx-a100-superpod --precision fp8": "--precision: 'fp8' is .* has no fp8 rate",
+    "explain --cluster dgx-a100-superpod --precision fp8": "--precision: 'fp8' is refused: a100-sxm-80gb "
+    "has no fp8 rate; allowed: bf16, fp16; the nearest is bf16",
     f"plan {JOB} --compare tp=8,foo=3": "--compare: 'foo' is not one; allowed: tp, cp",
     "explain --gpus 3": "--tokens: 1024 sequences .* 12288 tokens .3 sequences, one a GPU",
     "plan --model llama-3.2-405b": "--model: 'llama-3.2-405b' is not one; the nearest are? llama-3",

@@ -302,8 +302,14 @@ class TestClosedForms:
             behaviour(H100, None, "fp7")
 
     def test_a_rate_that_a_gpu_has_not(self) -> None:
-        with pytest.raises(ValueError, match="a100-sxm-80gb has no fp8 rate"):
-            behaviour(A100, fit("a100-sxm-80gb"), "fp8")
+        message = (
+            "^precision: 'mxfp8' is refused: a100-sxm-80gb has no fp8 rate; "
+            "allowed: bf16, fp16; the nearest is bf16$"
+        )
+        with pytest.raises(ValueError, match=message):
+            behaviour(A100, fit("a100-sxm-80gb"), "mxfp8")
+        with pytest.raises(ValueError, match="has no fp4 rate; .*; the nearest is fp8$"):
+            behaviour(H100, None, "nvfp4")
 
 
 class TestOrder:

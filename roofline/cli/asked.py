@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from roofline.calibrated import dtype_of
+from roofline.calibrated import runs_on
 from roofline.cli import inputs, output
 from roofline.cli.inputs import model as model
 from roofline.limits import FRAMEWORKS, Limit
@@ -80,8 +80,7 @@ class Asked:
         Raises:
             ValueError: where it has none, naming those that it has.
         """
-        with inputs.naming("--precision"):
-            self.machine.profile.flops(dtype_of(self.options["precision"]))
+        runs_on(self.machine.profile.accelerator, self.options["precision"])
 
     def line(self) -> str:
         """The machine, for people; of its whole units some GPUs may stay idle."""

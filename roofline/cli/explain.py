@@ -11,7 +11,7 @@ import typer
 
 from roofline import footprint
 from roofline.anatomy import Anatomy, anatomy
-from roofline.calibrated import dtype_of
+from roofline.calibrated import runs_on
 from roofline.cli import inputs, output
 from roofline.cli import one_layout as one
 from roofline.cli.asked import BatchOption, ModelOption, SequenceOption
@@ -107,8 +107,7 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
             f"--tokens: {params['tokens']!r} is refused; allowed: whole sequences of "
             f"{params['sequence']} tokens; the nearest: {near}"
         )
-    with inputs.naming("--precision"):
-        machine.flops(dtype_of(params["precision"]))
+    runs_on(machine.accelerator, params["precision"])
     layout = one.layout(params, sizes, machine, int(batch), chosen.overlay)
     rates = chosen.overlay or PEAK
     return training(
