@@ -19,6 +19,7 @@ from roofline.first_layout import first
 from roofline.fitting import Misfit, check
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
 from roofline.model import Transformer
+from roofline.planner import resized
 
 KEPT: dict[str, Any] = {"persist_state": "session", **state.BIND}
 MOST = 131_072
@@ -246,7 +247,7 @@ def _way_out(field: str, value: float, layout: Layout, scenario: Scenario) -> di
         return {KEY_OF[field]: list(row.rows)[int(value)] if row.rows else int(value)}
     if field == "gpus":
         try:
-            scenario.profile.resized(int(value))
+            resized(scenario.profile, int(value))
         except ValueError:
             return {}
         return {"gpus": int(value)}

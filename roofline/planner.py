@@ -246,22 +246,31 @@ def alone(cluster: Cluster) -> str:
     """That a cluster has no network, and which profiles have one, in a sentence without its stop."""
     name, near = cluster.name.partition(" (")[0], ", ".join(networked(cluster))  # not the overlay
     return (
-        f"{name} has {cluster.gpus:,} GPUs and no network beyond; the nearest profiles "
+        f"{name} has {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)} and no network beyond; the nearest profiles "
         f"with a network: {near}"
     )
+
+
+def resized(cluster: Cluster, gpus: int) -> Cluster:
+    """The cluster with ``gpus`` in whole units.
+
+    Raises:
+        ValueError: when ``gpus`` is no whole number, below 1, does not fill whole units, or is more
+            than a cluster has that is a single node without a network.
+    """
+    if gpus > largest(cluster):
+        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
+    return cluster.resized(gpus)
 
 
 def holding(cluster: Cluster, gpus: int) -> Cluster:
     """The cluster with as many whole units as it takes to hold ``gpus``.
 
     Raises:
-        ValueError: when ``gpus`` is no whole number, below 1, or more than a cluster has that is a
-            single node without a network.
+        ValueError: as ``resized``, but for units that are not filled.
     """
-    if gpus > largest(cluster):
-        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
     try:
-        return cluster.resized(gpus)
+        return resized(cluster, gpus)
     except UnfilledUnits as error:
         return cluster.resized(error.nearest[1])
 

@@ -172,7 +172,7 @@ class TestWaysOut:
     def test_a_box_without_a_network_goes_back_to_its_gpus(self) -> None:
         app = opened(cluster="l40s-box", model="llama-3-8b", gpus="64", tokens="512Ki")
         assert "l40s-box has 8 GPUs and no network beyond" in app.error[0].value
-        app = click(app, "8 GPUs")
+        app = click(app, "Use 8")
         assert not app.error
         assert not app.exception
         assert app.metric
