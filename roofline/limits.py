@@ -34,7 +34,10 @@ NAMED: dict[str, dict[str, int]] = {
     "order": ORDER,
     "sequence_parallel": {"off": 0, "on": 1},
 }
-KEYWORDS = ("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom")
+KEYWORDS = (
+    *("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom"),
+    "imbalance",
+)
 SHARES = ("recompute_share", "offload_share")
 MOST = 10_000_000
 WIDEST = 4.0  # bytes of a gradient on the wire, whatever else is kept of it

@@ -14,7 +14,7 @@ from roofline.anatomy import Anatomy, anatomy
 from roofline.calibrated import runs_on
 from roofline.cli import inputs, output
 from roofline.cli import one_layout as one
-from roofline.cli.asked import BatchOption, ModelOption, SequenceOption
+from roofline.cli.asked import BatchOption, ImbalanceOption, ModelOption, SequenceOption
 from roofline.cli.asked import model as model_of
 from roofline.limits import FRAMEWORKS
 from roofline.outcome import Outcome, outcome
@@ -61,6 +61,7 @@ def explain(
     cp_kind: one.RingOption = None,
     recipe: one.RecipeOption = None,
     lora_rank: one.RankOption = None,
+    imbalance: ImbalanceOption = 1.0,
     budget: BudgetOption = None,
     price: PriceOption = None,
     measured: MeasuredOption = None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hardware_profiles import Calibration, Cluster
-from roofline import recipes
+from roofline import plan_inputs, recipes
 from roofline.cli import output
 from roofline.first_layout import first
 from roofline.fitting import check
@@ -130,7 +130,8 @@ def layout(
     for name in framework.can:
         beyond(framework, name, [float(getattr(found, name))])
     even = float(cut_evenly(model, float(found.pp * found.chunks)))
-    found = replace(found, even=even, lora_rank=params["lora_rank"] or 0)
+    uneven = plan_inputs.imbalance(params["imbalance"], model)
+    found = replace(found, even=even, lora_rank=params["lora_rank"] or 0, imbalance=uneven)
     check(model, found, machine)
     return found
 
@@ -176,6 +177,8 @@ def words(job: Training) -> str:
         said.append(f"in {layout.recompute_share:.0%} of the layers")
     if layout.offload_share:
         said.append(f"{layout.offload_share:.0%} of the activations on the host")
+    if layout.busiest > 1:
+        said.append(f"busiest expert rank {layout.busiest:g} times the mean")
     if layout.order:
         said.append(f"order {named['order']}")
     if layout.zero_kind:
@@ -192,7 +195,7 @@ def word(layout: Layout, name: str) -> str:
 
 def document(layout: Layout) -> dict[str, Any]:
     """What the options set, and what follows, for JSON."""
-    names = ("gpus", *NUMBERS, "lora_rank", "batch", "sequence", "dp", "microbatches")
+    names = ("gpus", *NUMBERS, "lora_rank", "imbalance", "batch", "sequence", "dp", "microbatches")
     return {name: getattr(layout, name) for name in names} | {
         name: word(layout, name) for name in CHOICES
     }
