@@ -94,15 +94,16 @@ def explained(
     cluster: hw.Cluster,
     precision: str,
     rates: str | hw.Calibration,
+    recipe: str | None = None,
 ) -> Explained:
     """The job taken apart; kept, since most controls of the page leave it as it is."""
-    return _explained(_Key(model, layout, cluster, precision, rates))
+    return _explained(_Key(model, layout, cluster, precision, rates, recipe))
 
 
 @lru_cache(maxsize=16)
 def _explained(key: _Key) -> Explained:
-    model, layout, cluster, precision, rates = key.inputs
-    job = training(model, layout, cluster, precision, rates=rates)
+    model, layout, cluster, precision, rates, recipe = key.inputs
+    job = training(model, layout, cluster, precision, recipe=recipe, rates=rates)
     stages = np.arange(float(layout.pp))
     by_stage = footprint(job.dims, layout, job.recipe, stages)
     count = drawn(job)

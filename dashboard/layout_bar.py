@@ -7,13 +7,13 @@ message that names the constraint, with the nearest that can be as buttons.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from dashboard import state
-from dashboard.custom_model import transformer
 from dashboard.state import Scenario
 from roofline.first_layout import first
 from roofline.fitting import Misfit, check
@@ -73,7 +73,10 @@ MORE_NUMBERS = {
 SHARES = {
     "again_share": Control("recompute_share", "Layers recomputed", "Share of them"),
     "offload": Control("offload_share", "Offloaded", "Share of the activations on the host"),
-}
+    "imbalance": Control("imbalance", "Busiest expert rank", "Its tokens over the mean of the expert "
+                         "ranks; 1: all alike"),
+}  # fmt: skip
+BOUNDS = {"imbalance": (1.0, 64.0, 0.1)}  # least, most, step; of others 0 to 1 by a quarter
 TOGGLES = {
     "sp": ("sequence_parallel", "Sequence parallel", True,
            "Token-wise work is split over the tensor-parallel ranks too"),
@@ -100,15 +103,17 @@ NAMES |= {"gpus": "GPUs", "batch": "Batch", "sequence": "Sequence"}
 KEY_OF = {row.field: key for key, row in (NUMBERS | CHOICES | MORE | MORE_NUMBERS).items()}
 
 
-def layout_bar(scenario: Scenario, model: Transformer | None = None) -> Layout | None:
-    """Draw the controls; the layout, or None where it cannot be and the reason is on the page."""
-    model = model or transformer(scenario)
+def layout_bar(scenario: Scenario, model: Transformer, base: Layout) -> Layout | None:
+    """Draw the controls; the layout, or None where it cannot be and the reason is on the page.
+
+    Args:
+        base: what the controls do not show.
+    """
     sequences = _one(scenario.work.tokens) / scenario.sequence
     problem = _follow(scenario, model, sequences)
     values = _controls(scenario, model)
-    layout = Layout(
-        gpus=scenario.gpus, batch=sequences, sequence=scenario.sequence, **values
-    )  # fmt: skip
+    sizes = {"gpus": scenario.gpus, "batch": sequences, "sequence": scenario.sequence}
+    layout = replace(base, **sizes, **values)
     try:
         check(model, layout, scenario.machine, names=NAMES)
         if problem:
@@ -197,7 +202,10 @@ def _controls(scenario: Scenario, model: Transformer) -> dict[str, Any]:
                 values[row.field] = st.number_input(row.label, int(key == "etp"), MOST, key=key,
                                                     help=row.help, on_change=touch, **KEPT)  # fmt: skip
             for key, row in SHARES.items():
-                values[row.field] = st.number_input(row.label, 0.0, 1.0, step=0.25, key=key,
+                if key == "imbalance" and not model.experts:
+                    continue
+                least, most, step = BOUNDS.get(key, (0.0, 1.0, 0.25))
+                values[row.field] = st.number_input(row.label, least, most, step=step, key=key,
                                                     help=row.help, on_change=touch, **KEPT)  # fmt: skip
             for key, (field, label, usual, help) in TOGGLES.items():
                 values[field] = float(

@@ -308,7 +308,7 @@ class TestClosedForms:
         )
         with pytest.raises(ValueError, match=message):
             behaviour(A100, fit("a100-sxm-80gb"), "mxfp8")
-        with pytest.raises(ValueError, match="has no fp4 rate; .*; the nearest is fp8$"):
+        with pytest.raises(ValueError, match=r"has no fp4 rate; .*; the nearest is fp8$"):
             behaviour(H100, None, "nvfp4")
 
 
@@ -316,7 +316,9 @@ class TestImbalance:
     """The busiest expert rank sets the pace; where one rank has all experts there is none busier."""
 
     @given(st.floats(1.0, 8.0), st.sampled_from([1, 2, 4, 8]))
-    def test_it_takes_the_busiest_rank_as_long_as_it_has_rows(self, busiest: float, ep: int) -> None:
+    def test_it_takes_the_busiest_rank_as_long_as_it_has_rows(
+        self, busiest: float, ep: int
+    ) -> None:
         """At the peaks of the machine an all-to-all takes as long as the most bytes of a rank."""
         even = Layout(gpus=64, ep=ep, batch=64, sequence=4096)
         model, machine = Dims.of(MIXTURE), behaviour(H100)
@@ -328,7 +330,9 @@ class TestImbalance:
         assert float(np.asarray(uneven.terms["expert parallel"])) == pytest.approx(sent)
         if ep == 1:
             assert float(uneven.seconds) == float(plain.seconds)
-            told = (peak(model, layout).total for layout in (even, replace(even, imbalance=busiest)))
+            told = (
+                peak(model, layout).total for layout in (even, replace(even, imbalance=busiest))
+            )
             assert len({float(np.asarray(each)) for each in told}) == 1
 
 
