@@ -69,6 +69,7 @@ class Explained(Predicted):
     timeline: Timeline | None  # None where this schedule cannot be played
     every: bool  # whether the timeline has all micro-batches
     idle: float  # share of the pipeline's time, of all micro-batches where they can be played
+    unplayed: str  # why there is no timeline
 
 
 class _Key:
@@ -108,12 +109,14 @@ def _explained(key: _Key) -> Explained:
     by_stage = footprint(job.dims, layout, job.recipe, stages)
     count = drawn(job)
     m = round(float(layout.microbatches))
-    whole = _played(job, m) if m * passes(job) <= PLAYED else None
-    short = whole if count == m else _played(job, count)
-    idle = whole or short
-    return Explained(
-        job, anatomy(job), by_stage, short, count == m, idle.share if idle else 0.0
-    )  # fmt: skip
+    try:
+        short, unplayed = played(job, count), ""
+        whole = played(job, m) if count < m and m * passes(job) <= PLAYED else short
+    except ValueError as error:
+        short = whole = None
+        unplayed = str(error)
+    idle = whole.share if whole else 0.0
+    return Explained(job, anatomy(job), by_stage, short, count == m, idle, unplayed)
 
 
 def passes(job: Training) -> int:
@@ -127,13 +130,6 @@ def drawn(job: Training) -> int:
     pp, m = int(float(layout.pp)), round(float(layout.microbatches))
     each = passes(job)
     return m if m * each <= PASSES else min(m, max(2 * pp, PASSES // each // pp * pp))
-
-
-def _played(job: Training, microbatches: int) -> Timeline | None:
-    try:
-        return played(job, microbatches)
-    except ValueError:
-        return None
 
 
 def by_kind(memory: Footprint) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dashboard.explain_data import Explained, explained
 from roofline import cli
 from roofline.dims import Dims
 from roofline.footprint import peak
-from roofline.layout import RECOMPUTE, ZERO_KIND, Layout
+from roofline.layout import RECOMPUTE, SCHEDULE, ZERO_KIND, Layout
 from roofline.outcome import outcome
 from roofline.playback import chrome_trace, played
 from roofline.presets import preset, presets
@@ -289,6 +289,15 @@ class TestPlayback:
         after = ("data parallel", "contention", "optimizer", "fixed")
         pipeline = sum(each for name, each in one.terms.items() if name not in after)
         assert played(one.job).step == pytest.approx(pipeline, rel=0.03)
+
+    def test_a_schedule_without_an_order_is_told(self) -> None:
+        """ZB-2p is a limit of memory: Qi et al. let a solver find its order, job by job."""
+        with pytest.raises(ValueError, match=r"schedule: zb-2p cannot be played; .* is zb-h2"):
+            played(found(replace(LAYOUT, schedule=SCHEDULE["zb-2p"])).job)
+        app = opened("explain", **JOB, schedule="zb-2p")
+        assert not app.exception
+        assert app.metric
+        assert "No timeline of the pipeline: schedule: zb-2p cannot be played" in said(app)
 
     def test_the_trace_is_complete(self) -> None:
         trace = chrome_trace(played(found().job), "job")

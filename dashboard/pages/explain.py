@@ -91,7 +91,10 @@ def ceilings_and_memory(found: Explained) -> None:
 def pipeline(found: Explained) -> None:
     """The timeline, with its trace to open in Perfetto."""
     drawn = found.timeline
-    if drawn is None or drawn.size.stages == 1:
+    if drawn is None:
+        st.caption(f"No timeline of the pipeline: {found.unplayed}.")
+        return
+    if drawn.size.stages == 1:
         return
     m = round(float(found.job.layout.microbatches))
     shown = (
