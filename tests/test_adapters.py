@@ -121,7 +121,9 @@ def test_fsdp_gathers_what_is_frozen() -> None:
     left = (2 * layers + 1 + ends / 2) / (3 * layers + 2 + ends * 3 / 2)
     assert waits["lora"] == pytest.approx(waits["fsdp"] * left, rel=0.01)
     packed = (2 * layers + 1) * (0.5 + 0.127 / 8) / 2 + ends / 2
-    assert waits["qlora"] == pytest.approx(waits["lora"] * packed / (2 * layers + 1 + ends / 2), rel=0.01)
+    assert waits["qlora"] == pytest.approx(
+        waits["lora"] * packed / (2 * layers + 1 + ends / 2), rel=0.01
+    )
 
 
 def test_unpacking_costs_memory_traffic() -> None:
