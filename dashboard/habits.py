@@ -61,11 +61,10 @@ def can(chosen: Framework | None, layout: Layout) -> None:
 def _adopt(scenario: Scenario, model: Transformer) -> None:
     """Put into the controls what the framework does by habit, or alone."""
     chosen = FRAMEWORKS.get(st.session_state[KEY])
-    if chosen is None:
-        return
+    if chosen is None or not st.session_state["layout_touched"]:
+        return  # what nobody has touched follows by itself
     only = chosen.only()
     shown = layout_bar.values(replace(base(chosen, scenario, model), **only))
     named = {name for row in FRAMEWORKS.values() for name in row.habits} | only.keys()
     keys = {SHOWN_BY.get(name) for name in named}
     st.session_state.update({key: each for key, each in shown.items() if key in keys})
-    layout_bar.touch()

@@ -18,8 +18,11 @@ from dashboard.state import Scenario
 from roofline.first_layout import first
 from roofline.fitting import Misfit, check
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
+from roofline.limits import Framework
 from roofline.model import Transformer
 from roofline.planner import resized
+from roofline.recipes import RECIPES
+from roofline.training import kept_of
 
 KEPT: dict[str, Any] = {"persist_state": "session", **state.BIND}
 MOST = 131_072
@@ -103,14 +106,17 @@ NAMES |= {"gpus": "GPUs", "batch": "Batch", "sequence": "Sequence"}
 KEY_OF = {row.field: key for key, row in (NUMBERS | CHOICES | MORE | MORE_NUMBERS).items()}
 
 
-def layout_bar(scenario: Scenario, model: Transformer, base: Layout) -> Layout | None:
+def layout_bar(
+    scenario: Scenario, model: Transformer, base: Layout, whose: Framework | None = None
+) -> Layout | None:
     """Draw the controls; the layout, or None where it cannot be and the reason is on the page.
 
     Args:
         base: what the controls do not show.
+        whose: the framework that has to be able to do it.
     """
     sequences = _one(scenario.work.tokens) / scenario.sequence
-    problem = _follow(scenario, model, sequences)
+    problem = _follow(scenario, model, sequences, base, whose)
     values = _controls(scenario, model)
     sizes = {"gpus": scenario.gpus, "batch": sequences, "sequence": scenario.sequence}
     layout = replace(base, **sizes, **values)
@@ -159,7 +165,13 @@ def values(layout: Layout) -> dict[str, Any]:
     return numbers | shares | named | flags
 
 
-def _follow(scenario: Scenario, model: Transformer, sequences: float) -> ValueError | None:
+def _follow(
+    scenario: Scenario,
+    model: Transformer,
+    sequences: float,
+    base: Layout,
+    whose: Framework | None,
+) -> ValueError | None:
     """Put the scenario's own layout into the controls, unless they are somebody's choice."""
     asked = st.session_state.get("asked", {})
     touched = st.session_state.setdefault("layout_touched", any(key in asked for key in KEYS))
@@ -168,11 +180,13 @@ def _follow(scenario: Scenario, model: Transformer, sequences: float) -> ValueEr
             st.session_state.setdefault(key, value)
     if touched:
         return None
+    precision = scenario.work.dtype
+    kept = kept_of(whose.recipe(precision), precision) if whose else RECIPES["mixed"]
     try:
-        found = first(model, scenario.machine, scenario.gpus, sequences, scenario.sequence)
+        found = first(model, scenario.machine, scenario.gpus, sequences, scenario.sequence, kept)
     except ValueError as error:
         return error
-    st.session_state.update(values(found.layout))
+    st.session_state.update(values(whose.cut_as(found.layout, base) if whose else found.layout))
     return None
 
 

@@ -147,6 +147,19 @@ class TestFramework:
         assert cards["Step time"] == show(document["seconds"], "s")
         assert cards["Memory"] == show(document["memory"]["total"], "B")
 
+    @pytest.mark.parametrize("name", ["any", "torchtitan", "fsdp", "deepspeed"])
+    def test_untouched_it_follows_the_framework_as_the_command_line_does(self, name: str) -> None:
+        app = opened("explain", model="llama-3-8b", gpus="64", rates="achievable")
+        app.selectbox(key="habits").set_value(name).run()
+        assert not app.error
+        line = f"explain --model llama-3-8b --gpus 64 --tokens 1Mi --framework {name} --json"
+        document = json.loads(CliRunner().invoke(cli.app, line.split()).stdout)
+        cards = {card.label: card.value for card in app.metric}
+        assert cards["Step time"] == show(document["seconds"], "s")
+        assert cards["Memory"] == show(document["memory"]["total"], "B")
+        app.selectbox(key="habits").set_value("as set here").run()
+        assert app.segmented_control(key="zero").value == "1"
+
     def test_what_it_cannot_do_is_refused(self) -> None:
         app = opened("explain", **JOB, habits="megatron", zero="3")
         assert "zero: 3 is refused, megatron cannot do it; allowed: 0, 1" in app.error[0].value

@@ -31,7 +31,7 @@ def body(scenario: state.Scenario) -> None:
     if text := assumed(scenario, model):
         st.caption(text)
     whose = habits.framework(scenario, model)
-    layout = layout_bar(scenario, model, habits.base(whose, scenario, model))
+    layout = layout_bar(scenario, model, habits.base(whose, scenario, model), whose)
     if layout is None:
         return
     kept = habits.recipe(whose, scenario)

@@ -43,7 +43,6 @@ NUMBERS = (
     *("tp", "cp", "pp", "ep", "etp", "chunks", "micro_batch", "zero", "shard"),
     *("sequence_parallel", "recompute_share", "offload_share"),
 )
-FIRST = ("tp", "cp", "pp", "ep", "recompute", "sequence_parallel")  # what the smallest layout sets
 
 
 def _layout(**about: Any) -> Any:
@@ -123,10 +122,7 @@ def layout(
         found = replace(base, **{"sequence_parallel": split, **framework.only(), **given, **size})
     else:
         least = first(model, machine, **size, recipe=_kept(params)).layout
-        taken = {name: getattr(least, name) for name in (*FIRST, *size)} | framework.only()
-        if taken["recompute"] and "full" not in framework.can.get("recompute", ("full",)):
-            taken["recompute"] = RECOMPUTE["block"]
-        found = replace(base, **taken)
+        found = framework.cut_as(least, base)
     for name in framework.can:
         beyond(framework, name, [float(getattr(found, name))])
     even = float(cut_evenly(model, float(found.pp * found.chunks)))
