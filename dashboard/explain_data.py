@@ -69,6 +69,7 @@ class Explained(Predicted):
     timeline: Timeline | None  # None where this schedule cannot be played
     every: bool  # whether the timeline has all micro-batches
     idle: float  # share of the pipeline's time, of all micro-batches where they can be played
+    unplayed: str  # why there is no timeline
 
 
 class _Key:
@@ -94,25 +95,28 @@ def explained(
     cluster: hw.Cluster,
     precision: str,
     rates: str | hw.Calibration,
+    recipe: str | None = None,
 ) -> Explained:
     """The job taken apart; kept, since most controls of the page leave it as it is."""
-    return _explained(_Key(model, layout, cluster, precision, rates))
+    return _explained(_Key(model, layout, cluster, precision, rates, recipe))
 
 
 @lru_cache(maxsize=16)
 def _explained(key: _Key) -> Explained:
-    model, layout, cluster, precision, rates = key.inputs
-    job = training(model, layout, cluster, precision, rates=rates)
+    model, layout, cluster, precision, rates, recipe = key.inputs
+    job = training(model, layout, cluster, precision, recipe=recipe, rates=rates)
     stages = np.arange(float(layout.pp))
     by_stage = footprint(job.dims, layout, job.recipe, stages)
     count = drawn(job)
     m = round(float(layout.microbatches))
-    whole = _played(job, m) if m * passes(job) <= PLAYED else None
-    short = whole if count == m else _played(job, count)
-    idle = whole or short
-    return Explained(
-        job, anatomy(job), by_stage, short, count == m, idle.share if idle else 0.0
-    )  # fmt: skip
+    try:
+        short, unplayed = played(job, count), ""
+        whole = played(job, m) if count < m and m * passes(job) <= PLAYED else short
+    except ValueError as error:
+        short = whole = None
+        unplayed = str(error)
+    idle = whole.share if whole else 0.0
+    return Explained(job, anatomy(job), by_stage, short, count == m, idle, unplayed)
 
 
 def passes(job: Training) -> int:
@@ -126,13 +130,6 @@ def drawn(job: Training) -> int:
     pp, m = int(float(layout.pp)), round(float(layout.microbatches))
     each = passes(job)
     return m if m * each <= PASSES else min(m, max(2 * pp, PASSES // each // pp * pp))
-
-
-def _played(job: Training, microbatches: int) -> Timeline | None:
-    try:
-        return played(job, microbatches)
-    except ValueError:
-        return None
 
 
 def by_kind(memory: Footprint) -> dict[str, Any]:

@@ -7,18 +7,22 @@ message that names the constraint, with the nearest that can be as buttons.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from dashboard import state
-from dashboard.custom_model import transformer
 from dashboard.state import Scenario
 from roofline.first_layout import first
 from roofline.fitting import Misfit, check
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, RING, SCHEDULE, ZERO_KIND, Layout
+from roofline.limits import Framework
 from roofline.model import Transformer
+from roofline.planner import resized
+from roofline.recipes import RECIPES
+from roofline.training import kept_of
 
 KEPT: dict[str, Any] = {"persist_state": "session", **state.BIND}
 MOST = 131_072
@@ -72,7 +76,10 @@ MORE_NUMBERS = {
 SHARES = {
     "again_share": Control("recompute_share", "Layers recomputed", "Share of them"),
     "offload": Control("offload_share", "Offloaded", "Share of the activations on the host"),
-}
+    "imbalance": Control("imbalance", "Busiest expert rank", "Its tokens over the mean of the expert "
+                         "ranks; 1: all alike"),
+}  # fmt: skip
+BOUNDS = {"imbalance": (1.0, 64.0, 0.1)}  # least, most, step; of others 0 to 1 by a quarter
 TOGGLES = {
     "sp": ("sequence_parallel", "Sequence parallel", True,
            "Token-wise work is split over the tensor-parallel ranks too"),
@@ -99,15 +106,20 @@ NAMES |= {"gpus": "GPUs", "batch": "Batch", "sequence": "Sequence"}
 KEY_OF = {row.field: key for key, row in (NUMBERS | CHOICES | MORE | MORE_NUMBERS).items()}
 
 
-def layout_bar(scenario: Scenario, model: Transformer | None = None) -> Layout | None:
-    """Draw the controls; the layout, or None where it cannot be and the reason is on the page."""
-    model = model or transformer(scenario)
+def layout_bar(
+    scenario: Scenario, model: Transformer, base: Layout, whose: Framework | None = None
+) -> Layout | None:
+    """Draw the controls; the layout, or None where it cannot be and the reason is on the page.
+
+    Args:
+        base: what the controls do not show.
+        whose: the framework that has to be able to do it.
+    """
     sequences = _one(scenario.work.tokens) / scenario.sequence
-    problem = _follow(scenario, model, sequences)
+    problem = _follow(scenario, model, sequences, base, whose)
     values = _controls(scenario, model)
-    layout = Layout(
-        gpus=scenario.gpus, batch=sequences, sequence=scenario.sequence, **values
-    )  # fmt: skip
+    sizes = {"gpus": scenario.gpus, "batch": sequences, "sequence": scenario.sequence}
+    layout = replace(base, **sizes, **values)
     try:
         check(model, layout, scenario.machine, names=NAMES)
         if problem:
@@ -153,7 +165,13 @@ def values(layout: Layout) -> dict[str, Any]:
     return numbers | shares | named | flags
 
 
-def _follow(scenario: Scenario, model: Transformer, sequences: float) -> ValueError | None:
+def _follow(
+    scenario: Scenario,
+    model: Transformer,
+    sequences: float,
+    base: Layout,
+    whose: Framework | None,
+) -> ValueError | None:
     """Put the scenario's own layout into the controls, unless they are somebody's choice."""
     asked = st.session_state.get("asked", {})
     touched = st.session_state.setdefault("layout_touched", any(key in asked for key in KEYS))
@@ -162,11 +180,13 @@ def _follow(scenario: Scenario, model: Transformer, sequences: float) -> ValueEr
             st.session_state.setdefault(key, value)
     if touched:
         return None
+    precision = scenario.work.dtype
+    kept = kept_of(whose.recipe(precision), precision) if whose else RECIPES["mixed"]
     try:
-        found = first(model, scenario.machine, scenario.gpus, sequences, scenario.sequence)
+        found = first(model, scenario.machine, scenario.gpus, sequences, scenario.sequence, kept)
     except ValueError as error:
         return error
-    st.session_state.update(values(found.layout))
+    st.session_state.update(values(whose.cut_as(found.layout, base) if whose else found.layout))
     return None
 
 
@@ -196,7 +216,10 @@ def _controls(scenario: Scenario, model: Transformer) -> dict[str, Any]:
                 values[row.field] = st.number_input(row.label, int(key == "etp"), MOST, key=key,
                                                     help=row.help, on_change=touch, **KEPT)  # fmt: skip
             for key, row in SHARES.items():
-                values[row.field] = st.number_input(row.label, 0.0, 1.0, step=0.25, key=key,
+                if key == "imbalance" and not model.experts:
+                    continue
+                least, most, step = BOUNDS.get(key, (0.0, 1.0, 0.25))
+                values[row.field] = st.number_input(row.label, least, most, step=step, key=key,
                                                     help=row.help, on_change=touch, **KEPT)  # fmt: skip
             for key, (field, label, usual, help) in TOGGLES.items():
                 values[field] = float(
@@ -246,7 +269,7 @@ def _way_out(field: str, value: float, layout: Layout, scenario: Scenario) -> di
         return {KEY_OF[field]: list(row.rows)[int(value)] if row.rows else int(value)}
     if field == "gpus":
         try:
-            scenario.profile.resized(int(value))
+            resized(scenario.profile, int(value))
         except ValueError:
             return {}
         return {"gpus": int(value)}

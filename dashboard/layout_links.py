@@ -7,18 +7,19 @@ from typing import Any
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-from dashboard import layout_bar
+from dashboard import habits, layout_bar
 from roofline.layout import ORDER, Layout
 
 PAGES = "dashboard/pages"
 EXPLAIN, PLACE, PLAN = f"{PAGES}/explain.py", f"{PAGES}/placement.py", f"{PAGES}/plan.py"
 
 
-def explain_button(layout: Layout, key: str) -> None:
-    """Make the layout the current one and turn to Explain."""
+def explain_button(layout: Layout, framework: str, key: str) -> None:
+    """Make the layout the current one, with the habits of a framework, and turn to Explain."""
     if st.button("Explain this layout", key=f"{key}-explain", icon=":material/troubleshoot:"):
         layout_bar.take(layout)
-        _turn_to(EXPLAIN, _unusual(layout))
+        st.session_state[habits.KEY] = framework
+        _turn_to(EXPLAIN, {habits.KEY: framework, **_unusual(layout)})
 
 
 def place_button(layout: Layout, key: str) -> None:

@@ -108,7 +108,7 @@ def typed_layout(asked: Asked, text: str) -> Chosen:
     if float(layout.gpus) != asked.gpus:
         raise ValueError(f"it is for {layout.gpus:,.0f} GPUs, and the sidebar says {asked.gpus:,}")
     question = plan_data.planned(asked).question
-    return Chosen("yours", question.training(layout))
+    return Chosen("yours", question.training(replace(layout, imbalance=asked.imbalance)))
 
 
 def _gpus(asked: Asked, best: Chosen, now: Chosen | None) -> list[Chosen]:
@@ -136,7 +136,13 @@ def _models(asked: Asked, best: Chosen, now: Chosen | None) -> list[Chosen]:
     picked = st.multiselect("Models", names, names[:1], key="compare_models",
                             max_selections=MOST - 1)  # fmt: skip
     named = [Chosen(asked.model.name, best.job)]
-    return named + _each(asked, [(n, {"model": presets.preset(n).model}) for n in picked])
+    return named + _each(asked, [(n, _of_model(asked, n)) for n in picked])
+
+
+def _of_model(asked: Asked, name: str) -> dict[str, Any]:
+    """What changes with the model: one without experts has no busiest rank of them."""
+    model = presets.preset(name).model
+    return {"model": model, "imbalance": asked.imbalance if model.experts else 1.0}
 
 
 def _each(asked: Asked, changes: list[tuple[str, dict[str, Any]]]) -> list[Chosen]:

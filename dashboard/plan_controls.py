@@ -65,16 +65,25 @@ def controls(scenario: Scenario, model: Transformer) -> Asked:
         for name, row in SHOWN.items():
             if name != "ep" or model.experts:
                 _limit(name, row, 112 if name == "micro_batch" else 84)
+        uneven = _imbalance() if model.experts else 1.0
         with st.popover("More limits", icon=":material/tune:", type="tertiary"):
             for name, row in MORE.items():
                 _limit(name, row)
         if stated():
             st.button("No limits", icon=":material/filter_alt_off:", type="tertiary", on_click=drop)
-    state.warn_refused("framework", "headroom", *KEYS.values())
+    state.warn_refused("framework", "headroom", "uneven", *KEYS.values())
     tokens = round(float(scenario.work.tokens))
     return Asked(
         model, scenario.profile, scenario.gpus, tokens, scenario.sequence, scenario.work.dtype,
         scenario.rates, framework or "any", (free or 0) / 100, tuple(stated().items()),
+        uneven,
+    )  # fmt: skip
+
+
+def _imbalance() -> float:
+    return st.number_input(
+        "Imbalance", *layout_bar.BOUNDS["imbalance"][:2], step=0.1, key="uneven", width=110,
+        help="Tokens of the busiest expert rank over the mean of all; 1: balanced", **KEPT,
     )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ class Asked:
     framework: str
     headroom: float
     limits: tuple[tuple[str, Any], ...] = ()
+    imbalance: float = 1.0  # load of the busiest expert rank over the mean
     profile: str = field(init=False, repr=False)
     whose: str = field(init=False, repr=False)
 
@@ -87,6 +88,7 @@ def _planned(asked: Asked) -> Plan:
         rates=asked.rates,
         framework=asked.framework,
         headroom=asked.headroom,
+        imbalance=asked.imbalance,
         progress=_watching.get(),
         **dict(asked.limits),
     )

@@ -10,7 +10,6 @@ import streamlit as st
 
 from dashboard import plan_controls, plan_data
 from dashboard.plan_data import Asked
-from hardware_profiles.errors import NoNetwork
 from roofline.describe import describe
 from roofline.planner import Plan
 from roofline.units import show
@@ -92,8 +91,6 @@ def impossible(error: ValueError, asked: Asked) -> None:
         found["Any framework"] = {"framework": "any"}
     if asked.limits:
         found["No limits"] = {"drop": tuple(plan_controls.stated())}
-    if isinstance(error, NoNetwork):
-        found[f"{error.most:,} GPUs"] = {"gpus": error.most}
     for tokens in _batches(text, asked):
         words = f"{tokens:.0f}"
         found[f"{show(tokens)} tokens a batch"] = {"tokens": words, "token_stops": [words]}

@@ -74,10 +74,10 @@ def the_field(asked: Asked, found: Plan, best: Chosen | None, now: Chosen) -> No
         live_chart.draw_panels([panel], "plan-field", clicked)
         parts.downloads("layouts", lambda: _drawn(drawn), "plan-layouts")
     with right:
-        looked_at(best, now)
+        looked_at(best, now, asked.framework)
 
 
-def looked_at(best: Chosen | None, now: Chosen) -> None:
+def looked_at(best: Chosen | None, now: Chosen, framework: str) -> None:
     """The layout that the rest of the page is about."""
     same = best is not None and now.layout == best.layout
     title = "The best layout" if same else "The layout chosen"
@@ -90,7 +90,7 @@ def looked_at(best: Chosen | None, now: Chosen) -> None:
     if not same and best is not None:
         st.markdown(f"Beside the best: {_because(best, now)}")
     with st.container(horizontal=True, gap="small"):
-        explain_button(now.layout, "plan")
+        explain_button(now.layout, framework, "plan")
         place_button(now.layout, "plan")
         if not same and best is not None:
             st.button("Back to the best", on_click=unpick, icon=":material/undo:", type="tertiary")

@@ -16,9 +16,10 @@ import streamlit as st
 import hardware_profiles as hw
 from dashboard.words import plain
 from hardware_profiles.calibration import for_accelerator
-from hardware_profiles.errors import UnfilledUnits
+from hardware_profiles.errors import NoNetwork, UnfilledUnits
 from roofline import presets
 from roofline.models.config import from_config
+from roofline.planner import alone, largest, resized
 from roofline.training import ACHIEVABLE, PEAK
 from roofline.units import parse, show
 from roofline.workload import Workload
@@ -133,6 +134,8 @@ def workload_bar(rates: str = PEAK) -> None:
         st.error(str(wrong), icon=":material/error:")
         if isinstance(wrong, UnfilledUnits):
             _offer("gpus", [gpus for gpus in wrong.nearest if gpus])
+        if isinstance(wrong, NoNetwork):
+            _offer("gpus", [wrong.most])
         st.stop()
 
 
@@ -190,6 +193,7 @@ def _bar(rates: str) -> Scenario:
     names = cluster_names()
     name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
     profile = cluster(name)
+    _hold(profile)
     help = "The outermost tier of the profile grows or shrinks to this number."
     most, step = max(profile.gpus, MOST_GPUS), profile.tiers[0].degree
     gpus = st.number_input(
@@ -209,11 +213,20 @@ def _bar(rates: str) -> Scenario:
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
     overlay = _overlay(profile, rates)
-    machine = profile.resized(int(gpus))
+    machine = resized(profile, int(gpus))
     machine = hw.calibrate(machine, overlay) if overlay else machine
     return Scenario(
         machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay
     )
+
+
+def _hold(profile: hw.Cluster) -> None:
+    """Turning to a server without a network leaves no more GPUs than it has."""
+    turned = st.session_state.get("held_by", profile.name) != profile.name
+    st.session_state["held_by"] = profile.name
+    if turned and st.session_state.get("gpus", 1) > largest(profile):
+        st.session_state["gpus"] = profile.gpus
+        st.info(f"{plain(alone(profile))}.", icon=":material/info:")
 
 
 def _whole(profile: hw.Cluster, gpus: int) -> int:

@@ -37,6 +37,7 @@ PRECISIONS = {
     "mxfp4": "fp4",
     "fp4": "fp4",
 }
+WIDER = ("fp4", "fp8", "bf16", "fp16")  # what comes nearest to a format that a GPU lacks
 OPERAND_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 GRAPHED = 0.3  # gaps between kernels that a CUDA graph launches, over others
 SMS = 148  # where a profile does not say
@@ -94,6 +95,24 @@ def dtype_of(precision: str) -> str:
     return choose("precision", precision, PRECISIONS)
 
 
+def runs_on(chip: Accelerator, precision: str) -> str:
+    """The same, where ``chip`` has a rate for it.
+
+    Raises:
+        ValueError: where it has none, naming the precisions that it has and the nearest of them.
+    """
+    dtype = dtype_of(precision)
+    if dtype in chip.peak_flops:
+        return dtype
+    allowed = [name for name, needed in PRECISIONS.items() if needed in chip.peak_flops]
+    wider = WIDER[WIDER.index(dtype) :] + WIDER
+    near = next((name for name in wider if name in allowed), None)
+    rest = f"allowed: {', '.join(allowed)}; the nearest is {near}" if near else "it trains in none"
+    raise ValueError(
+        f"precision: {precision!r} is refused: {chip.name} has no {dtype} rate; {rest}"
+    )
+
+
 def behaviour(cluster: Cluster, fit: StepFit | None = None, precision: str = "bf16") -> Behaviour:
     """The cluster as ``fit`` has it, or at its peaks.
 
@@ -104,7 +123,7 @@ def behaviour(cluster: Cluster, fit: StepFit | None = None, precision: str = "bf
         Tier(t.degree, t.effective_bandwidth, t.name, transit=t.transit, direct=t.direct)
         for t in cluster.tiers
     )
-    found = on(cluster.accelerator, tiers, fit, dtype_of(precision))
+    found = on(cluster.accelerator, tiers, fit, runs_on(cluster.accelerator, precision))
     link = cluster.host_link
     return found if link is None else replace(found, host_link=link.total)
 

@@ -270,6 +270,6 @@ def _exchanged(model: Dims, layout: Layout, recipe: Recipe) -> Bytes:
     whole = 2.0 * recipe.element * stream * several
     if not np.any(model.moe_layers):
         return whole
-    rows = model.top_k * layout.imbalance * np.greater(model.moe_layers, 0) / layout.split
+    rows = model.top_k * layout.busiest * np.greater(model.moe_layers, 0) / layout.split
     away = np.greater(1.0 * layout.ep * layout.etp, 1)
     return whole + stream * rows * (layout.dispatch_bytes + recipe.element) * away

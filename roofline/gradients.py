@@ -193,7 +193,7 @@ def _moved_by_layer(job: Job) -> _Layered:
     route = job.network.route(layout.shard_group)
     gather = route.gather((have.dense + have.experts) * share * weight_bytes)
     scatter = route.scatter((learns.dense + learns.experts) * share * layout.gradient_bytes)
-    root = route.gather(have.ends * weight_bytes)
+    root = route.gather(have.ends * layout.weight_bytes)  # never packed
     last = scatter + route.scatter(learns.ends * layout.gradient_bytes)
     outer = job.network.route(layout.replica_group)
     mirror = outer.reduce(learns.total * layout.gradient_bytes / layout.shards)

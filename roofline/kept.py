@@ -165,7 +165,7 @@ def _mlp(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
 
 
 def _experts(model: Dims, layout: Layout, recipe: Recipe) -> Tensors:
-    rows = layout.tokens / layout.split * model.top_k * layout.etp * layout.imbalance
+    rows = layout.tokens / layout.split * model.top_k * layout.etp * layout.busiest
     inside = _gated(rows * model.expert_ffn / layout.etp, model, layout, recipe)
     shared = _gated(layout.tokens * model.shared_ffn / layout.tp, model, layout, recipe)
     out = recipe.element * rows * model.hidden

@@ -283,7 +283,7 @@ def _expert_activations(block: Block, model: Dims, layout: Layout, slow: Count) 
 def _rows(model: Dims, layout: Layout) -> Count:
     """Tokens of one local expert."""
     entering = layout.tokens / layout.split
-    return entering * model.top_k * layout.ep * layout.etp / model.experts * layout.imbalance
+    return entering * model.top_k * layout.ep * layout.etp / model.experts * layout.busiest
 
 
 def _routed(model: Dims, layout: Layout, kernels: Kernels, casts: Count, slow: Count) -> Block:

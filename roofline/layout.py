@@ -117,7 +117,7 @@ class Layout:
     ep_overlap: Count = 0.0  # share of the experts' all-to-alls hidden behind compute
     deduplicated: Count = 1  # a token goes once to each node, and to each GPU
     node_limit: Count = np.inf
-    imbalance: Count = 1.0  # load of the busiest expert rank over the mean
+    imbalance: Count = 1.0  # load of the busiest of several expert ranks over the mean
     attention: Count = 1  # FLASH
     fused: Count = 1  # norms, rope and activations as single kernels
     fused_experts: Count = 1  # activation and biases of the experts in few kernels
@@ -193,6 +193,11 @@ class Layout:
     def expert_data_ranks(self) -> Count:
         """Ranks that reduce an expert's gradient."""
         return np.maximum(1.0, self.gpus / (1.0 * self.pp * self.ep * self.etp))
+
+    @property
+    def busiest(self) -> Count:
+        """Load of the busiest expert rank over the mean: a single rank has all experts, and 1."""
+        return 1.0 + (self.imbalance - 1.0) * np.greater(self.ep, 1)
 
     def repeats(self, module: str) -> NDArray[np.bool_]:
         """True where recomputation is by modules, and this one of ``MODULES`` is among them."""

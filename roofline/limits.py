@@ -34,7 +34,11 @@ NAMED: dict[str, dict[str, int]] = {
     "order": ORDER,
     "sequence_parallel": {"off": 0, "on": 1},
 }
-KEYWORDS = ("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom")
+KEYWORDS = (
+    *("gpus", "tokens", "sequence", "precision", "recipe", "rates", "framework", "headroom"),
+    "imbalance",
+)
+CUT = ("gpus", "batch", "sequence", "tp", "cp", "pp", "ep", "recompute", "sequence_parallel")
 SHARES = ("recompute_share", "offload_share")
 MOST = 10_000_000
 WIDEST = 4.0  # bytes of a gradient on the wire, whatever else is kept of it
@@ -67,6 +71,13 @@ class Framework:
     def only(self) -> dict[str, float]:
         """Choices of which it can do one value."""
         return {name: _value(name, can[0]) for name, can in self.can.items() if len(can) == 1}
+
+    def cut_as(self, least: Layout, base: Layout) -> Layout:
+        """``base`` with the cuts and the recomputation of another layout, as far as it can do them."""
+        taken = {name: getattr(least, name) for name in CUT} | self.only()
+        if taken["recompute"] and "full" not in self.can.get("recompute", ("full",)):
+            taken["recompute"] = RECOMPUTE["block"]
+        return replace(base, **taken)
 
     def usual(self, model: Transformer, kept: Recipe, fitted: bool) -> Layout:
         """A layout with its habits, for a model of which ``kept`` is kept.

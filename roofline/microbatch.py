@@ -308,7 +308,7 @@ def expert_parallel(job: Job) -> Passes:
     once = np.greater(layout.deduplicated, 0)
     copies = np.where(once, np.minimum(distinct, k), k)
     copies = copies * np.where(np.logical_and(once, units > 1), job.network.exchange, 1.0)
-    elements = layout.tokens / layout.split * copies * layout.imbalance * model.hidden
+    elements = layout.tokens / layout.split * copies * layout.busiest * model.hidden
     dispatch = route.exchange(elements * layout.dispatch_bytes)
     combine = route.exchange(elements * 2.0)
     shown = 1.0 - layout.exchange_hidden

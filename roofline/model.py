@@ -270,4 +270,4 @@ def _divisor(number: int, near: int) -> int:
 
 
 def _refused(field: str, value: Any, limit: str) -> ValueError:
-    return ValueError(f"{field}: {str(value)[:80]!r} is refused; allowed: {limit}")
+    return ValueError(f"{field}: {repr(value)[:80]} is refused; allowed: {limit}")

@@ -77,6 +77,23 @@ def share(headroom: float) -> float:
     return float(headroom)
 
 
+def imbalance(value: float, model: Transformer) -> float:
+    """Load of the busiest expert rank over the mean.
+
+    Raises:
+        ValueError: below 1, no number, or above 1 for a model without experts.
+    """
+    allowed = "1 (balanced) and more, the load of the busiest expert rank over the mean"
+    number("imbalance", value, allowed)
+    if not (value >= 1 and np.isfinite(value)):
+        raise ValueError(f"imbalance: {value} is refused; allowed: {allowed}")
+    if value > 1 and not model.experts:
+        raise ValueError(
+            f"imbalance: {value:g} is refused; allowed: 1, for {model.name} has no experts"
+        )
+    return float(value)
+
+
 def number(field: str, value: Any, allowed: str) -> None:
     """Pass for a number; neither text nor a truth value is one.
 

@@ -60,6 +60,7 @@ class Question:
     framework: Framework
     headroom: float  # share of the memory that stays free
     limits: Mapping[str, Limit]
+    imbalance: float = 1.0  # load of the busiest expert rank over the mean
 
     @property
     def job(self) -> Job:
@@ -77,7 +78,8 @@ class Question:
     @property
     def base(self) -> Layout:
         """Habits of the framework, which every layout of this question shares."""
-        return usual(self.model, self.framework, self.precision, self.kept, self.overlay)
+        base = usual(self.model, self.framework, self.precision, self.kept, self.overlay)
+        return replace(base, imbalance=self.imbalance)
 
     @property
     def kept(self) -> str | Recipe | None:
@@ -180,6 +182,7 @@ def plan(
     rates: str | Calibration = ACHIEVABLE,
     framework: str = "any",
     headroom: float = HEADROOM,
+    imbalance: float = 1.0,
     progress: Progress | None = None,
     block: int = BLOCK,
     **limits: Limit,
@@ -194,6 +197,7 @@ def plan(
         tokens: of a step, all replicas; whole sequences.
         recipe: what is kept of each parameter; the framework's habit where None.
         headroom: share of the memory that has to stay free.
+        imbalance: load of the busiest expert rank over the mean.
         progress: called after each block with the share done and the layouts seen.
         limits: values of a choice: ``tp=8``, ``pp="2-8"``, ``recompute="none,full"``.
 
@@ -217,6 +221,7 @@ def plan(
         choose("framework", framework, FRAMEWORKS),
         plan_inputs.share(headroom),
         limits,
+        plan_inputs.imbalance(imbalance, model),
     )
     return search(question, progress, block)
 
@@ -246,22 +251,31 @@ def alone(cluster: Cluster) -> str:
     """That a cluster has no network, and which profiles have one, in a sentence without its stop."""
     name, near = cluster.name.partition(" (")[0], ", ".join(networked(cluster))  # not the overlay
     return (
-        f"{name} has {cluster.gpus:,} GPUs and no network beyond; the nearest profiles "
+        f"{name} has {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)} and no network beyond; the nearest profiles "
         f"with a network: {near}"
     )
+
+
+def resized(cluster: Cluster, gpus: int) -> Cluster:
+    """The cluster with ``gpus`` in whole units.
+
+    Raises:
+        ValueError: when ``gpus`` is no whole number, below 1, does not fill whole units, or is more
+            than a cluster has that is a single node without a network.
+    """
+    if gpus > largest(cluster):
+        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
+    return cluster.resized(gpus)
 
 
 def holding(cluster: Cluster, gpus: int) -> Cluster:
     """The cluster with as many whole units as it takes to hold ``gpus``.
 
     Raises:
-        ValueError: when ``gpus`` is no whole number, below 1, or more than a cluster has that is a
-            single node without a network.
+        ValueError: as ``resized``, but for units that are not filled.
     """
-    if gpus > largest(cluster):
-        raise NoNetwork(f"gpus: {gpus:,} is refused; {alone(cluster)}", cluster.gpus)
     try:
-        return cluster.resized(gpus)
+        return resized(cluster, gpus)
     except UnfilledUnits as error:
         return cluster.resized(error.nearest[1])
 

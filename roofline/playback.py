@@ -22,6 +22,12 @@ from roofline.step import stage_send, weight_gradients
 from roofline.timeline import Timeline
 from roofline.training import Training
 
+# Schedules without an order of passes of their own, why, and the nearest that has one.
+UNORDERED = {
+    "zb-2p": "a solver orders its passes anew for each job, within twice the memory of 1F1B; the "
+    "nearest that can be played is zb-h2"
+}
+
 
 def schedule_name(training: Training) -> str:
     """The schedule of a single layout, as ``roofline.bubbles`` calls it."""
@@ -32,6 +38,18 @@ def schedule_name(training: Training) -> str:
     return list(SCHEDULE)[int(_one(training.layout.schedule))]
 
 
+def playable(training: Training) -> str:
+    """The same, where it has an order of passes.
+
+    Raises:
+        ValueError: where it has none, naming the nearest that has.
+    """
+    name = schedule_name(training)
+    if name in UNORDERED:
+        raise ValueError(f"schedule: {name} cannot be played; {UNORDERED[name]}")
+    return name
+
+
 def played(training: Training, microbatches: int | None = None) -> Timeline:
     """The pipeline of a single layout, pass by pass.
 
@@ -39,13 +57,14 @@ def played(training: Training, microbatches: int | None = None) -> Timeline:
         microbatches: how many to play; all of a step where None.
 
     Raises:
-        ValueError: a schedule that does not work with so many.
+        ValueError: a schedule that does not work with so many, or has no order of its own.
     """
+    name = playable(training)
     job, layout = training.job, training.layout
     stages, chunks = int(_one(layout.pp)), int(_one(layout.chunks))
     part, _ = average(job).at_power(job.habits.power)
     held = stage(job.model, layout, np.arange(stages, dtype=np.float64))
-    twice = 2.0 if schedule_name(training) == "dualpipe" and stages > 1 else 1.0
+    twice = 2.0 if name == "dualpipe" and stages > 1 else 1.0
     share = held.layers * stages / (twice * job.model.layers)
     head = ops.head(job.model, layout, job.kernels)
     bottom = ops.embedding(job.model, layout, job.kernels)
@@ -57,7 +76,7 @@ def played(training: Training, microbatches: int | None = None) -> Timeline:
     backward = passes(part.backward_seconds, bottom.backward.total, head.backward.total)
     weight = np.minimum(share * weight_gradients(layout, part), backward)
     return timeline(
-        schedule_name(training),
+        name,
         stages,
         round(_one(layout.microbatches)) if microbatches is None else microbatches,
         chunks=chunks if chunks > 1 else None,

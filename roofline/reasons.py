@@ -28,6 +28,7 @@ from roofline.units import show
 
 TOLD = 4  # of anything
 LEAST = 0.005  # of the step: less is not worth a word
+WORTH = 0.1  # more tokens a second and GPU: then another number of GPUs is named
 DOUBLINGS = 10  # of the GPUs, before giving up
 
 
@@ -64,6 +65,7 @@ def reasons(plan: Plan) -> Reasons:
         *_runners(plan, best),
         *_rates(moved),
         *_choices(plan, changed),
+        *_whole_nodes(plan, best),
     )
     return Reasons(sentences, moved, changed)
 
@@ -151,6 +153,35 @@ def _choices(plan: Plan, changed: tuple[Choice, ...]) -> Iterator[str]:
             for row in list(near.values())[: 2 * TOLD]
         )
         yield f"One choice changed, to its next best value: {told}."
+
+
+def _whole_nodes(plan: Plan, best: Training) -> Iterator[str]:
+    """Where the GPUs leave a node partly filled, as a prime number of them does: whether fewer do more.
+
+    The batch is as many sequences a GPU, as far as they are whole.
+    """
+    asked = plan.question
+    gpus = asked.gpus - asked.gpus % asked.job.inner
+    if gpus in (0, asked.gpus):
+        return
+    each = round(asked.job.batch / asked.gpus)
+    tokens = (each * gpus or asked.job.batch) * asked.sequence
+
+    def filled() -> Question:
+        return replace(asked, cluster=holding(asked.profile, gpus), gpus=gpus, tokens=tokens)
+
+    for _, other in _fitting("", filled):
+        there = other.training(0)
+        rates = [
+            size / float(job.time.seconds) / count
+            for size, job, count in ((asked.tokens, best, asked.gpus), (tokens, there, gpus))
+        ]
+        more = rates[1] / rates[0] - 1
+        if more > WORTH:
+            yield (
+                f"{gpus:,} GPUs, whole nodes, bring {more:.0%} more tokens a second and GPU with "
+                f"{tokens:,} tokens a step: {describe(there.layout)}."
+            )
 
 
 def _moot(row: Choice) -> bool:

@@ -65,6 +65,7 @@ def job(run: Run) -> Job:
     read.whole("year", 2024, forced=not amp)  # Composer's AMP gathers and reduces otherwise since
     read.assume(untold)
     read.assume(told)
+    _graphs(read)
     read.assume(f"habits of {row.name}, among them attention: {list(FLASH)[int(layout.attention)]}")
     inside = _domain(read, gpu)
     return Job(
@@ -80,6 +81,12 @@ def job(run: Run) -> Job:
         assumed=tuple(read.assumed),
         measured=_seconds(read),
     )
+
+
+def _graphs(read: Reading) -> None:
+    """Say so where a text alone speaks of CUDA graphs."""
+    if read.stated("extra.cuda_graphs") == "1" and not read.stated("extra.cuda_graph_impl"):
+        read.assume("no CUDA graphs: extra.cuda_graphs '1' is a text; allowed: true, to count them")
 
 
 def _domain(read: Reading, gpu: str) -> int:

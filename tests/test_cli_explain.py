@@ -99,6 +99,7 @@ TYPED = (
         "--model qwen3-30b-a3b --gpus 32 --framework nanotron --precision fp8",
         "--model llama-3-8b --gpus 64 --recipe bf16-gradients",
         "--model llama-3-8b --gpus 64 --framework fsdp --rates peak",
+        "--model mixtral-8x7b --gpus 64 --imbalance 1.5",
     ],
 )
 def test_the_winner_of_a_plan_typed_as_options_is_the_same_step(line: str) -> None:

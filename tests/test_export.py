@@ -993,3 +993,10 @@ def test_slices_of_a_row_do_not_overlap(name: str) -> None:
         spans.sort()
         for (_, end), (start, _) in pairwise(spans):
             assert start >= end - 1e-3 * 1e-6 * end - 1e-6
+
+
+def test_a_schedule_without_an_order_has_no_trace() -> None:
+    """ZB-2p: its paper lets a solver find the order of each job."""
+    layout = Layout(8, pp=8, batch=64, schedule=SCHEDULE["zb-2p"])
+    with pytest.raises(ValueError, match=r"schedule: zb-2p cannot be played; .* is zb-h2$"):
+        export(job("llama-3-8b", layout), "trace")

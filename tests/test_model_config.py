@@ -234,16 +234,37 @@ def without(field: str, **more: Any) -> dict[str, Any]:
         (LLAMA | {"vocab_size": 32000.5}, r"vocab_size: 32000.5"),
         (LLAMA | {"num_hidden_layers": 0}, r"num_hidden_layers: 0 .*whole number from 1"),
         (LLAMA | {"num_hidden_layers": True}, r"num_hidden_layers: True"),
-        (LLAMA | {"num_hidden_layers": 10**30}, r"config: layers: .*nearest is 10000000"),
+        (
+            LLAMA | {"num_hidden_layers": 10**30},
+            r"config: num_hidden_layers \(layers\): 10+ is .*nearest is 10000000",
+        ),
         (LLAMA | {"tie_word_embeddings": "no"}, r"tie_word_embeddings: 'no' .*true or false"),
-        (LLAMA | {"num_key_value_heads": 5}, r"config: kv_heads: '5'.*32 heads; the nearest is 4"),
+        (
+            LLAMA | {"num_key_value_heads": 5},
+            r"config: num_key_value_heads \(kv_heads\): 5 .*32 heads; the nearest is 4",
+        ),
         (SAME["llama-4-maverick"] | {"text_config": 3}, r"text_config: 3 .*a mapping"),
         (
             SAME["llama-4-maverick"] | {"text_config": {}},
             r"config: text_config.num_hidden_layers: missing|config: text_config.hidden_size",
         ),
         (SAME["deepseek-v3"] | {"moe_layer_freq": 2}, r"moe_layer_freq: 2 .*allowed: 1"),
-        (SAME["deepseek-v3"] | {"num_experts_per_tok": 300}, r"config: per_token: '300'.*256"),
+        (
+            SAME["deepseek-v3"] | {"num_experts_per_tok": 300},
+            r"config: num_experts_per_tok \(per_token\): 300 is refused; allowed: 1 to the 256 ",
+        ),
+        (
+            SAME_SIZE["gpt-oss-120b"] | {"experts_per_token": 129},
+            r"config: experts_per_token \(per_token\): 129 is refused; allowed: 1 to the 128 ",
+        ),
+        (
+            SAME["deepseek-v3"] | {"first_k_dense_replace": 61},
+            r"first_k_dense_replace \(experts.first, experts.every\): \(61, 1\) is refused",
+        ),
+        (
+            SAME["deepseek-v3"] | {"moe_intermediate_size": 10**8},
+            r"config: moe_intermediate_size \(d_ff\): 100000000 is refused",
+        ),
         (SAME["gemma-3-1b"] | {"layer_types": ALTERNATING}, r"layer_types: .*26 layers"),
         (SAME["gemma-3-1b"] | {"layer_types": "all"}, r"layer_types: 'all' .*a list"),
         (SAME_SIZE["qwen3-235b-a22b"] | {"mlp_only_layers": [5]}, r"mlp_only_layers: \[5\]"),
@@ -251,7 +272,7 @@ def without(field: str, **more: Any) -> dict[str, Any]:
             SAME["qwen2.5-72b"] | {"use_sliding_window": True, "max_window_layers": 28},
             r"max_window_layers: 28",
         ),
-        (ELEMENTS["gpt2"][0] | {"n_head": 7}, r"config: heads: 7 .*divisor of the width 768"),
+        (ELEMENTS["gpt2"][0] | {"n_head": 7}, r"config: n_head: 7 .*divisor of the width 768"),
     ],
 )
 def test_what_is_wrong_is_told(config: dict[str, Any], message: str) -> None:

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
 
 import hardware_profiles
 from dashboard import custom_model, explain_data, layout_bar
 from dashboard import explain_figures as figures
 from dashboard.explain_data import Explained, explained
+from roofline import cli
 from roofline.dims import Dims
 from roofline.footprint import peak
-from roofline.layout import RECOMPUTE, ZERO_KIND, Layout
+from roofline.layout import RECOMPUTE, SCHEDULE, ZERO_KIND, Layout
 from roofline.outcome import outcome
 from roofline.playback import chrome_trace, played
 from roofline.presets import preset, presets
@@ -112,6 +114,64 @@ class TestTheAnswer:
     def test_what_does_not_fit_is_told(self) -> None:
         app = opened("explain", model="llama-3-405b", gpus="64", tp="8", pp="1")
         assert "does not fit" in app.warning[0].value
+
+
+class TestFramework:
+    @pytest.mark.parametrize("name", ["megatron", "torchtitan", "deepspeed", "nanotron"])
+    def test_a_layout_of_a_plan_has_the_number_of_the_plan(self, name: str) -> None:
+        """By the button of the Plan page: kernels and what is kept of parameters come along."""
+        job = {"model": "llama-3-8b", "gpus": "64", "tokens": "1Mi", "rates": "achievable"}
+        app = opened(**job, framework=name)
+        planned = {card.label: card.value for card in app.metric}
+        app = click(app, "Explain this layout")
+        app.switch_page("dashboard/pages/explain.py").run()
+        assert not app.exception
+        assert not app.error
+        assert app.selectbox(key="habits").value == name
+        shown = {card.label: card.value for card in app.metric}
+        for label in ("Step time", "MFU", "Memory"):
+            assert shown[label] == planned[label]
+
+    def test_choosing_one_puts_its_habits_into_the_controls(self) -> None:
+        """What the command line predicts for the same layout."""
+        app = opened("explain", **JOB | {"tp": "1", "pp": "1"})
+        app.selectbox(key="habits").set_value("torchtitan").run()
+        assert not app.error
+        assert app.session_state["zero"] == "3"
+        assert app.session_state["flash"] == "flash-2"
+        cards = {card.label: card.value for card in app.metric}
+        line = (
+            "explain --model llama-3-8b --gpus 64 --tokens 1Mi --framework torchtitan --tp 1 --json"
+        )
+        document = json.loads(CliRunner().invoke(cli.app, line.split()).stdout)
+        assert cards["Step time"] == show(document["seconds"], "s")
+        assert cards["Memory"] == show(document["memory"]["total"], "B")
+
+    @pytest.mark.parametrize("name", ["any", "torchtitan", "fsdp", "deepspeed"])
+    def test_untouched_it_follows_the_framework_as_the_command_line_does(self, name: str) -> None:
+        app = opened("explain", model="llama-3-8b", gpus="64", rates="achievable")
+        app.selectbox(key="habits").set_value(name).run()
+        assert not app.error
+        line = f"explain --model llama-3-8b --gpus 64 --tokens 1Mi --framework {name} --json"
+        document = json.loads(CliRunner().invoke(cli.app, line.split()).stdout)
+        cards = {card.label: card.value for card in app.metric}
+        assert cards["Step time"] == show(document["seconds"], "s")
+        assert cards["Memory"] == show(document["memory"]["total"], "B")
+        app.selectbox(key="habits").set_value("as set here").run()
+        assert app.segmented_control(key="zero").value == "1"
+
+    def test_what_it_cannot_do_is_refused(self) -> None:
+        app = opened("explain", **JOB, habits="megatron", zero="3")
+        assert "zero: 3 is refused, megatron cannot do it; allowed: 0, 1" in app.error[0].value
+
+    def test_unbalanced_experts(self) -> None:
+        """The busiest rank's load in the address is that of the prediction."""
+        job = {"model": "mixtral-8x7b", "gpus": "64", "tp": "1", "ep": "8", "rates": "achievable"}
+        cards = {
+            card.label: card.value for card in opened("explain", **job, imbalance="1.5").metric
+        }
+        layout = replace(LAYOUT, tp=1, pp=1, ep=8, imbalance=1.5)
+        assert cards["Step time"] == show(found(layout, "mixtral-8x7b").seconds, "s")
 
 
 class TestLayout:
@@ -242,6 +302,15 @@ class TestPlayback:
         after = ("data parallel", "contention", "optimizer", "fixed")
         pipeline = sum(each for name, each in one.terms.items() if name not in after)
         assert played(one.job).step == pytest.approx(pipeline, rel=0.03)
+
+    def test_a_schedule_without_an_order_is_told(self) -> None:
+        """ZB-2p is a limit of memory: Qi et al. let a solver find its order, job by job."""
+        with pytest.raises(ValueError, match=r"schedule: zb-2p cannot be played; .* is zb-h2"):
+            played(found(replace(LAYOUT, schedule=SCHEDULE["zb-2p"])).job)
+        app = opened("explain", **JOB, schedule="zb-2p")
+        assert not app.exception
+        assert app.metric
+        assert "No timeline of the pipeline: schedule: zb-2p cannot be played" in said(app)
 
     def test_the_trace_is_complete(self) -> None:
         trace = chrome_trace(played(found().job), "job")

@@ -140,6 +140,22 @@ class TestTheField:
         assert bool(word) == any("not possible here" in info.value for info in app.info)
 
 
+def test_unbalanced_experts_make_another_plan() -> None:
+    """The page's step is that of the planner with the same load of the busiest rank."""
+    job = {"model": "mixtral-8x7b", "gpus": "64", "tokens": "1Mi", "uneven": "1.5"}
+    app = opened(**job, rates="achievable")
+    planned = plan(
+        preset("mixtral-8x7b").model, hardware_profiles.cluster("dgx-h100-superpod"), 64,
+        tokens=2**20, framework="megatron", imbalance=1.5,
+    )  # fmt: skip
+    assert planned.best is not None
+    cards = {card.label: card.value for card in app.metric}
+    assert cards["Step time"] == show(float(planned.best.time.seconds), "s")
+    dense = opened(**job | {"model": "llama-3-8b"})
+    assert not dense.error
+    assert "uneven" not in [box.key for box in dense.number_input]
+
+
 class TestWaysOut:
     def test_a_limit_that_leaves_nothing_names_the_nearest(self) -> None:
         app = opened(**JOB, want_tp="3")
@@ -172,7 +188,7 @@ class TestWaysOut:
     def test_a_box_without_a_network_goes_back_to_its_gpus(self) -> None:
         app = opened(cluster="l40s-box", model="llama-3-8b", gpus="64", tokens="512Ki")
         assert "l40s-box has 8 GPUs and no network beyond" in app.error[0].value
-        app = click(app, "8 GPUs")
+        app = click(app, "Use 8")
         assert not app.error
         assert not app.exception
         assert app.metric

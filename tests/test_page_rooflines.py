@@ -97,6 +97,22 @@ def test_gpus_that_fill_no_whole_nodes_are_refused_with_the_nearest_as_buttons()
     assert app.number_input(key="gpus").value == 104
 
 
+def test_a_server_without_a_network_holds_no_more_gpus_than_it_has() -> None:
+    """Asked for by an address it is refused with a button; turned to, it takes its own number."""
+    app = opened("rooflines", cluster="l40s-box", gpus="64")
+    assert "gpus: 64 is refused; l40s-box has 8 GPUs and no network beyond" in app.error[0].value
+    app.button[0].click().run()
+    assert not app.error
+    assert app.number_input(key="gpus").value == 8
+    app = opened("rooflines", gpus="64")
+    app.selectbox(key="cluster").set_value("l40s-box").run()
+    assert not app.error
+    assert app.number_input(key="gpus").value == 8
+    assert "l40s-box has 8 GPUs and no network beyond" in app.info[0].value
+    app.number_input(key="gpus").set_value(16).run()
+    assert "gpus: 16 is refused" in app.error[0].value
+
+
 @pytest.mark.parametrize("gpus", ["1", "8", "16384"])
 def test_any_size_of_cluster_draws(gpus: str) -> None:
     for strategy in ("Overview", "Tensor parallel", "FSDP + TP", "Pipeline parallel"):

@@ -93,6 +93,19 @@ def test_zero_of_one_gpu_is_no_choice() -> None:
     assert not re.search(r"zero \d", str(one.explain()))
 
 
+def test_whole_nodes_are_named_where_a_prime_number_of_gpus_wastes_them() -> None:
+    """61 GPUs are 61 replicas or 61 stages; 56 cut as one likes. Each by a plan of its own."""
+    prime = found("llama-3-70b", 61, tokens=61 * 16 * 4096)
+    whole = found("llama-3-70b", 56, tokens=56 * 16 * 4096)
+    assert prime.best is not None
+    assert whole.best is not None
+    ratio = float(prime.best.time.seconds) / float(whole.best.time.seconds)  # as many tokens a GPU
+    assert ratio > 1.1
+    said = next(each for each in prime.explain().sentences if "whole nodes" in each)
+    assert said.startswith(f"56 GPUs, whole nodes, bring {ratio - 1:.0%} more tokens a second")
+    assert "whole nodes" not in str(whole.explain())
+
+
 def test_html_has_every_sentence() -> None:
     assert TOLD._repr_html_().count("<li>") == len(TOLD.sentences) - 1
 

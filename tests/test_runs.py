@@ -146,6 +146,16 @@ class TestFields:
         )
         assert "extra.recompute_modules: 'dance' is not known, not read" in assumed(words)
 
+    def test_a_text_of_cuda_graphs_is_told(self) -> None:
+        """Published tables print "1" of runs with graphs of a few kernels; true is counted."""
+        told = "no CUDA graphs: extra.cuda_graphs '1' is a text; allowed: true, to count them"
+        plain, text, counted = (
+            changed(FEW, "extra.cuda_graphs", value) for value in ("0", "1", True)
+        )
+        assert set(assumed(text)) - set(assumed(plain)) == {told}
+        assert told not in assumed(counted)
+        assert [runs.job(one).layout.graphs for one in (plain, text, counted)] == [0, 0, 1]
+
     def test_extra_holds_what_it_likes(self) -> None:
         run = changed(FEW, "extra", {"my_note": [1], "compile": True} | dict.fromkeys(BESIDE))
         assert assumed(run) == assumed(FEW)
@@ -237,9 +247,9 @@ class TestFields:
             ({"n_gpus": 12, "tp": 8}, "n_gpus: 12 is refused; .* the nearest: 8 and 16"),
             ({"model": SIZES | {"top_k": 2}}, "model.top_k: 2 is refused; allowed: null"),
             ({"model": SIZES | {"experts": 8}}, "model.top_k: missing"),
-            ({"model": SIZES | EXPERTS | {"top_k": 9}}, "model.top_k: '9' is refused"),
+            ({"model": SIZES | EXPERTS | {"top_k": 9}}, "model.top_k: 9 is refused"),
             ({"model": SIZES | EXPERTS | {"moe_layers": 33}}, "model.moe_layers: 33 is refused"),
-            ({"model": SIZES | {"kv_heads": 3}}, "model.kv_heads: '3' .* the nearest is 2"),
+            ({"model": SIZES | {"kv_heads": 3}}, "model.kv_heads: 3 .* the nearest is 2"),
         ],
     )
     def test_contradictions(self, change: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from roofline import calibrated, layer
 from roofline.calibrated import behaviour
 from roofline.collectives import ALL_GATHER
 from roofline.dims import Dims
-from roofline.footprint import footprint
+from roofline.footprint import footprint, peak
 from roofline.groups import Group, spans
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, ZERO_KIND, Layout, stack
 from roofline.microbatch import average, tensor_parallel
@@ -302,8 +302,38 @@ class TestClosedForms:
             behaviour(H100, None, "fp7")
 
     def test_a_rate_that_a_gpu_has_not(self) -> None:
-        with pytest.raises(ValueError, match="a100-sxm-80gb has no fp8 rate"):
-            behaviour(A100, fit("a100-sxm-80gb"), "fp8")
+        message = (
+            "^precision: 'mxfp8' is refused: a100-sxm-80gb has no fp8 rate; "
+            "allowed: bf16, fp16; the nearest is bf16$"
+        )
+        with pytest.raises(ValueError, match=message):
+            behaviour(A100, fit("a100-sxm-80gb"), "mxfp8")
+        with pytest.raises(ValueError, match=r"has no fp4 rate; .*; the nearest is fp8$"):
+            behaviour(H100, None, "nvfp4")
+
+
+class TestImbalance:
+    """The busiest expert rank sets the pace; where one rank has all experts there is none busier."""
+
+    @given(st.floats(1.0, 8.0), st.sampled_from([1, 2, 4, 8]))
+    def test_it_takes_the_busiest_rank_as_long_as_it_has_rows(
+        self, busiest: float, ep: int
+    ) -> None:
+        """At the peaks of the machine an all-to-all takes as long as the most bytes of a rank."""
+        even = Layout(gpus=64, ep=ep, batch=64, sequence=4096)
+        model, machine = Dims.of(MIXTURE), behaviour(H100)
+        plain, uneven = (
+            predict(machine.job(model, layout))
+            for layout in (even, replace(even, imbalance=busiest))
+        )
+        sent = busiest * float(np.asarray(plain.terms["expert parallel"]))
+        assert float(np.asarray(uneven.terms["expert parallel"])) == pytest.approx(sent)
+        if ep == 1:
+            assert float(uneven.seconds) == float(plain.seconds)
+            told = (
+                peak(model, layout).total for layout in (even, replace(even, imbalance=busiest))
+            )
+            assert len({float(np.asarray(each)) for each in told}) == 1
 
 
 class TestOrder:

@@ -11,7 +11,7 @@ import streamlit as st
 from dashboard import explain_data as data
 from dashboard import explain_figures as figures
 from dashboard import explain_views as views
-from dashboard import live_chart, parts, state
+from dashboard import habits, live_chart, parts, state
 from dashboard.custom_model import assumed, transformer
 from dashboard.explain_data import Explained
 from dashboard.layout_bar import layout_bar, words
@@ -30,11 +30,17 @@ def body(scenario: state.Scenario) -> None:
     model = transformer(scenario)
     if text := assumed(scenario, model):
         st.caption(text)
-    layout = layout_bar(scenario, model)
+    whose = habits.framework(scenario, model)
+    layout = layout_bar(scenario, model, habits.base(whose, scenario, model), whose)
     if layout is None:
         return
+    kept = habits.recipe(whose, scenario)
+    kept = None if layout.lora_rank else kept
     try:
-        found = data.explained(model, layout, scenario.machine, scenario.work.dtype, scenario.rates)
+        habits.can(whose, layout)
+        found = data.explained(
+            model, layout, scenario.machine, scenario.work.dtype, scenario.rates, kept
+        )
     except ValueError as error:
         st.error(str(error), icon=":material/error:")
         return
@@ -85,7 +91,10 @@ def ceilings_and_memory(found: Explained) -> None:
 def pipeline(found: Explained) -> None:
     """The timeline, with its trace to open in Perfetto."""
     drawn = found.timeline
-    if drawn is None or drawn.size.stages == 1:
+    if drawn is None:
+        st.caption(f"No timeline of the pipeline: {found.unplayed}.")
+        return
+    if drawn.size.stages == 1:
         return
     m = round(float(found.job.layout.microbatches))
     shown = (

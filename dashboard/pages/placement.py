@@ -13,6 +13,7 @@ from dashboard import placement_figures as figures
 from dashboard.plain_table import table_html
 from roofline import groups, placement
 from roofline.placement import Mesh, example_32, mesh
+from roofline.planner import resized
 
 NONE = "none"
 EXAMPLE = {
@@ -173,7 +174,7 @@ def room_for(scenario: state.Scenario, degrees: dict[str, int | None]) -> list[i
         if gpus > max(scenario.profile.gpus, 131_072):  # more than the sidebar takes
             continue
         try:
-            scenario.profile.resized(gpus)
+            resized(scenario.profile, gpus)
         except ValueError:
             continue
         found.append(gpus)

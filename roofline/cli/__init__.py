@@ -23,6 +23,7 @@ from roofline.cli.explain import explain
 from roofline.cli.launch import compare, export, read
 from roofline.cli.layouts import bubbles, guide, placement
 from roofline.cli.plan import plan
+from roofline.cli.scale import scale
 from roofline.cli.strategies import strategies
 from roofline.cli.worked import worked
 
@@ -104,6 +105,7 @@ for command in (
     plan,
     compare,
     export,
+    scale,
     strategies,
     collectives,
     placement,

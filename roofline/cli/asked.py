@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from roofline.calibrated import dtype_of
+from roofline.calibrated import runs_on
 from roofline.cli import inputs, output
 from roofline.cli.inputs import model as model
 from roofline.limits import FRAMEWORKS, Limit
@@ -54,6 +54,10 @@ RecipeOption = Annotated[
 ]
 HeadroomOption = Annotated[float, _job(help="Share of the memory that stays free: 0.05.")]
 
+ImbalanceOption = Annotated[
+    float, _job(help="Load of the busiest expert rank over the mean; 1: balanced.")
+]
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -80,17 +84,18 @@ class Asked:
         Raises:
             ValueError: where it has none, naming those that it has.
         """
-        with inputs.naming("--precision"):
-            self.machine.profile.flops(dtype_of(self.options["precision"]))
+        runs_on(self.machine.profile.accelerator, self.options["precision"])
 
     def line(self) -> str:
         """The machine, for people; of its whole units some GPUs may stay idle."""
         idle = self.gpus != self.machine.cluster.gpus
-        return (f"{self.gpus:,} of " if idle else "") + self.machine.line()
+        uneven = self.options["imbalance"]
+        load = f", the busiest expert rank {uneven:g} times the mean" if uneven > 1 else ""
+        return (f"{self.gpus:,} of " if idle else "") + self.machine.line() + load
 
     def about(self) -> dict[str, Any]:
         """The job and the machine, for JSON."""
-        names = ("tokens", "sequence", "precision", "framework", "recipe", "headroom")
+        names = ("tokens", "sequence", "precision", "framework", "recipe", "headroom", "imbalance")
         said = {name: self.options[name] for name in names}
         return self.machine.about() | {"gpus": self.gpus, "model": self.model.name} | said
 
@@ -113,6 +118,7 @@ def asked(params: Mapping[str, Any]) -> Asked:
         "framework": params["framework"],
         "recipe": params.get("recipe"),
         "headroom": params["headroom"],
+        "imbalance": params["imbalance"],
         "rates": chosen.overlay or PEAK,
     }
     return Asked(model(params["model"]), chosen, gpus, options)

@@ -11,10 +11,10 @@ import typer
 
 from roofline import footprint
 from roofline.anatomy import Anatomy, anatomy
-from roofline.calibrated import dtype_of
+from roofline.calibrated import runs_on
 from roofline.cli import inputs, output
 from roofline.cli import one_layout as one
-from roofline.cli.asked import BatchOption, ModelOption, SequenceOption
+from roofline.cli.asked import BatchOption, ImbalanceOption, ModelOption, SequenceOption
 from roofline.cli.asked import model as model_of
 from roofline.limits import FRAMEWORKS
 from roofline.outcome import Outcome, outcome
@@ -61,6 +61,7 @@ def explain(
     cp_kind: one.RingOption = None,
     recipe: one.RecipeOption = None,
     lora_rank: one.RankOption = None,
+    imbalance: ImbalanceOption = 1.0,
     budget: BudgetOption = None,
     price: PriceOption = None,
     measured: MeasuredOption = None,
@@ -107,8 +108,7 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
             f"--tokens: {params['tokens']!r} is refused; allowed: whole sequences of "
             f"{params['sequence']} tokens; the nearest: {near}"
         )
-    with inputs.naming("--precision"):
-        machine.flops(dtype_of(params["precision"]))
+    runs_on(machine.accelerator, params["precision"])
     layout = one.layout(params, sizes, machine, int(batch), chosen.overlay)
     rates = chosen.overlay or PEAK
     return training(

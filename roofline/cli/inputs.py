@@ -20,6 +20,7 @@ import hardware_profiles as hw
 from hardware_profiles.calibration import for_accelerator
 from roofline.model import Transformer
 from roofline.models.config import from_config
+from roofline.planner import resized
 from roofline.presets import preset
 from roofline.units import parse
 from roofline.workload import Workload
@@ -225,7 +226,7 @@ def machine(params: Mapping[str, Any]) -> Chosen:
     cluster = profile
     if params["gpus"] is not None:
         with naming("--gpus"):
-            cluster = profile.resized(whole("--gpus", params["gpus"]))
+            cluster = resized(profile, whole("--gpus", params["gpus"]))
     overlay = _overlay(params["rates"], profile)
     if overlay:
         with naming("--rates"):

@@ -19,6 +19,7 @@ from roofline.cli.asked import (
     FrameworkOption,
     GpusOption,
     HeadroomOption,
+    ImbalanceOption,
     ModelOption,
     PrecisionOption,
     SequenceOption,
@@ -76,6 +77,7 @@ def export(
     precision: PrecisionOption = "bf16",
     framework: FrameworkOption = "any",
     headroom: HeadroomOption = HEADROOM,
+    imbalance: ImbalanceOption = 1.0,
     output_file: OutputOption = None,
 ) -> None:
     """The launch file of a layout, and nothing else; what it cannot say stands on standard error.
@@ -258,6 +260,7 @@ def compare(
     precision: PrecisionOption = "bf16",
     framework: FrameworkOption = "any",
     headroom: HeadroomOption = HEADROOM,
+    imbalance: ImbalanceOption = 1.0,
     json: inputs.JsonOption = False,
 ) -> None:
     """Two or more layouts, clusters or models side by side, term by term.

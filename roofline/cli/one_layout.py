@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hardware_profiles import Calibration, Cluster
-from roofline import recipes
+from roofline import plan_inputs, recipes
 from roofline.cli import output
 from roofline.first_layout import first
 from roofline.fitting import check
@@ -43,7 +43,6 @@ NUMBERS = (
     *("tp", "cp", "pp", "ep", "etp", "chunks", "micro_batch", "zero", "shard"),
     *("sequence_parallel", "recompute_share", "offload_share"),
 )
-FIRST = ("tp", "cp", "pp", "ep", "recompute", "sequence_parallel")  # what the smallest layout sets
 
 
 def _layout(**about: Any) -> Any:
@@ -123,14 +122,12 @@ def layout(
         found = replace(base, **{"sequence_parallel": split, **framework.only(), **given, **size})
     else:
         least = first(model, machine, **size, recipe=_kept(params)).layout
-        taken = {name: getattr(least, name) for name in (*FIRST, *size)} | framework.only()
-        if taken["recompute"] and "full" not in framework.can.get("recompute", ("full",)):
-            taken["recompute"] = RECOMPUTE["block"]
-        found = replace(base, **taken)
+        found = framework.cut_as(least, base)
     for name in framework.can:
         beyond(framework, name, [float(getattr(found, name))])
     even = float(cut_evenly(model, float(found.pp * found.chunks)))
-    found = replace(found, even=even, lora_rank=params["lora_rank"] or 0)
+    uneven = plan_inputs.imbalance(params["imbalance"], model)
+    found = replace(found, even=even, lora_rank=params["lora_rank"] or 0, imbalance=uneven)
     check(model, found, machine)
     return found
 
@@ -176,6 +173,8 @@ def words(job: Training) -> str:
         said.append(f"in {layout.recompute_share:.0%} of the layers")
     if layout.offload_share:
         said.append(f"{layout.offload_share:.0%} of the activations on the host")
+    if layout.busiest > 1:
+        said.append(f"busiest expert rank {layout.busiest:g} times the mean")
     if layout.order:
         said.append(f"order {named['order']}")
     if layout.zero_kind:
@@ -192,7 +191,7 @@ def word(layout: Layout, name: str) -> str:
 
 def document(layout: Layout) -> dict[str, Any]:
     """What the options set, and what follows, for JSON."""
-    names = ("gpus", *NUMBERS, "lora_rank", "batch", "sequence", "dp", "microbatches")
+    names = ("gpus", *NUMBERS, "lora_rank", "imbalance", "batch", "sequence", "dp", "microbatches")
     return {name: getattr(layout, name) for name in names} | {
         name: word(layout, name) for name in CHOICES
     }

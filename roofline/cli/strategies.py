@@ -116,10 +116,8 @@ def strategies(
     """
     chosen = inputs.machine(ctx.params)
     name, work = inputs.workload(ctx.params)
-    asked = {key: ctx.params[key] for key in settings.NAMED if ctx.params[key] is not None}
     rows = _rows(strategy)
-    asked |= settings.read(more or [], rows)
-    settings.refuse_unused(asked, rows)
+    asked = _asked(ctx.params, rows)
     wanted = inputs.degrees(degree or [])
     found = [
         _found(key, row, work, chosen.cluster, asked, wanted, len(rows) == 1)
@@ -133,6 +131,18 @@ def strategies(
     else:
         output.say(chosen.line(), _layer_line(name, work))
         _tell(found)
+
+
+def _asked(params: Mapping[str, Any], rows: Mapping[str, Strategy]) -> dict[str, Any]:
+    """Options of the strategies that were given.
+
+    Raises:
+        ValueError: one that none of ``rows`` takes, or a value that cannot be.
+    """
+    given = {key: params[key] for key in settings.NAMED if params[key] is not None}
+    given |= settings.read(params["more"] or [], rows)
+    settings.refuse_unused(given, rows)
+    return given
 
 
 def _rows(name: str | None) -> dict[str, Strategy]:

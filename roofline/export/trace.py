@@ -15,8 +15,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from roofline.layout import SCHEDULE
 from roofline.microbatch import MicroBatch, average
+from roofline.playback import playable
 from roofline.schedule import timeline
 from roofline.step import weight_gradients
 from roofline.timeline import Timeline
@@ -38,19 +38,18 @@ def played(training: Training) -> tuple[Timeline, float]:
     """The schedule with the predicted times of a pass, and what its times have to be scaled by.
 
     Raises:
-        ValueError: a pipeline that the schedule does not work for.
+        ValueError: a pipeline that the schedule does not work for, or a schedule without an order.
     """
     layout, terms = training.layout, training.time.terms
     stages, count, chunks = int(layout.pp), round(float(layout.microbatches)), int(layout.chunks)
-    kind = list(SCHEDULE)[int(layout.schedule)]
-    looped = kind == "1f1b" and stages > 1 and chunks > 1
+    name = playable(training)
     part = average(training.job).at_power(training.job.habits.power)[0]
     waited = float(terms["pipeline sends"]) / (2 * chunks * count)
     plan = timeline(
-        "interleaved" if looped else kind if stages > 1 else "1f1b",
+        name,
         stages,
         count,
-        chunks=chunks if looped else None,
+        chunks=chunks if name == "interleaved" else None,
         forward=float(part.forward_seconds),
         backward=float(part.backward_seconds),
         weight=float(weight_gradients(layout, part)),

@@ -113,7 +113,8 @@ def _gpt(
     *, tied: bool, kv_heads: int = 0, **more: Any,
 ) -> Transformer:  # fmt: skip
     if d_model % heads:
-        raise config.refused("heads", heads, f"a divisor of the width {d_model}")
+        stated = config.first("n_head", "num_attention_heads", "n_heads")
+        raise config.refused(stated, heads, f"a divisor of the width {d_model}")
     habits: dict[str, Any] = {
         "gated": False,
         "norm": "layernorm",

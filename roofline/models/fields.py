@@ -9,6 +9,31 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+# A size of ours, and the keys that state it in the files of one family or another.
+KEYS: dict[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "d_model": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "d_ff": ("moe_intermediate_size", "intermediate_size", "intermediate_size_mlp", "n_inner"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "kv_n_heads"),
+    "head_dim": ("head_dim",),
+    "vocab": ("vocab_size",),
+    "positions": ("n_positions", "max_seq_len"),
+    "mtp": ("num_nextn_predict_layers",),
+    "query_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "nope_dim": ("qk_nope_head_dim",),
+    "rope_dim": ("qk_rope_head_dim",),
+    "value_dim": ("v_head_dim",),
+    "size": ("sliding_window", "attention_chunk_size"),
+    "full_every": ("sliding_window_pattern",),
+    "count": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "per_token": ("num_experts_per_tok", "experts_per_token"),
+    "shared_d_ff": ("shared_expert_intermediate_size", "n_shared_experts"),
+    "first": ("first_k_dense_replace", "mlp_only_layers"),
+    "every": ("decoder_sparse_step", "interleave_moe_layer_step"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -96,13 +121,22 @@ class Fields:
         )
 
     def explain(self, make: Callable[[], Result]) -> Result:
-        """What ``make`` returns; its errors say where the numbers came from."""
+        """What ``make`` returns; its errors say where the numbers came from, by the file's keys."""
         try:
             return make()
         except ValueError as error:
             text = str(error)
-            known = text if text.startswith(self.where) else f"{self.where}{text}"
+            known = text if text.startswith(self.where) else f"{self.where}{self._theirs(text)}"
             raise ValueError(known) from None
+
+    def _theirs(self, text: str) -> str:
+        """A refusal of ours that begins with the keys of this file, ours in brackets."""
+        ours, colon, reason = text.partition(": ")
+        fields = [field.rpartition(".")[2] for field in ours.split(", ")]
+        keys = [key for field in fields for key in KEYS.get(field, ()) if self.has(key)]
+        exact = [key for key in keys if reason.startswith(f"{self.values[key]!r} is refused")]
+        spelt = ", ".join(exact or keys)
+        return text if spelt in ("", ours) else f"{spelt} ({ours}){colon}{reason}"
 
     def _value(self, field: str, default: Any) -> Any:
         value = self.values.get(field)

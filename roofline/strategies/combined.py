@@ -74,8 +74,7 @@ def combined(
         ValueError: an order that is none, or what a strategy refuses.
     """
     degrees = {"tensor": tensor, "expert": expert, "pipeline": pipeline, "data": data}
-    for name, degree in degrees.items():
-        checks.at_least(name, degree, 1)
+    checks.all_at_least(1, **degrees)
     strides = axis_strides(degrees, order)
     count = ENOUGH_MICROBATCHES * pipeline if microbatches is None else microbatches
     sharers = np.multiply(data, expert)  # tokens are split over data and expert axes alike
