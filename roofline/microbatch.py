@@ -279,9 +279,9 @@ def context_parallel(job: Job, core: Work) -> Passes:
         return NOTHING
     route = job.network.route(layout.cp_group)
     kv = layout.tokens * 4.0 * np.maximum(model.kv_heads / layout.tp, 1.0) * model.head_dim
-    hop, block = route.swap(kv), core.attention / cp
-    ring = hop + np.maximum(0.0, (cp - 1) * (hop - block)) / 2
-    back = hop + np.maximum(0.0, (cp - 1) * (2 * hop - 2.5 * block)) / 2
+    hop = route.swap(kv)
+    ring = _around(hop, hop, core.attention, cp)
+    back = _around(hop, 2 * hop, 2.5 * core.attention, cp)
     gather, scatter = route.gather(kv * cp), route.scatter(kv * cp)
     exchange = 4 * route.exchange(2.0 * layout.tokens * model.hidden / layout.tp)
     kinds = [np.equal(layout.cp_kind, RING[name]) for name in RING]
@@ -290,6 +290,15 @@ def context_parallel(job: Job, core: Work) -> Passes:
         np.where(alive, np.select(kinds, [ring, gather, exchange]), 0.0),
         np.where(alive, np.select(kinds, [back, gather + scatter, exchange]), 0.0),
     )
+
+
+def _around(first: Seconds, hop: Seconds, attention: Seconds, cp: Count) -> Seconds:
+    """What a ring does not hide: its first hop and half of what each takes beyond its block. [s]
+
+    Where the link decides, all hops together take no less than they do alone.
+    """
+    late = first + (cp - 1) * np.maximum(0.0, hop - attention / cp) / 2
+    return np.maximum(late, (cp - 1) * hop - attention)
 
 
 def expert_parallel(job: Job) -> Passes:
