@@ -96,7 +96,7 @@ def calibrate(evidence: Evidence, name: str, seed: int = 0) -> Calibrated:
     base = _base(evidence)
     chosen = _chosen(enough, half, base, evidence, seed)
     sections = [stage.section for stage in chosen.fitted]
-    step, copied = _completed(chosen.step, sections, list(chosen.kept), base)
+    step, copied = _completed(chosen.step, sections, base)
     overlay = base.model_copy(update={"name": name, "step": step})
     whole, *rows = judge(evidence, half, overlay)
     used = {key(line) for s in chosen.fitted for line in cases(s, evidence)}
@@ -126,7 +126,8 @@ def _chosen(
 ) -> Chosen:
     """Each stage fitted to the half, or left as it was where parts of the half speak for that.
 
-    What is held out has no say: its errors are told of whatever was chosen.
+    At peaks nothing was known that could be kept. What is held out has no say: its errors are told
+    of whatever was chosen.
     """
     step, kept, found_limits = base.step, dict[Section, Tried](), list[str]()
     assert step is not None
@@ -134,7 +135,7 @@ def _chosen(
     seen: set[Section] = set()
     for stage in (*parts, *_again(parts), *wholes):
         lines = [line for line in cases(stage, evidence) if key(line) in half]
-        if stage.section not in seen:
+        if base.source != PEAKS and stage.section not in seen:
             seen.add(stage.section)
             attempt = tried(stage, lines, step, base, evidence, seed)
             if attempt is not None and not attempt.better:
@@ -205,20 +206,20 @@ def _base(evidence: Evidence) -> Calibration:
 
 
 def _completed(
-    step: StepFit, fitted: Sequence[Section], kept: Sequence[Section], base: Calibration
+    step: StepFit, fitted: Sequence[Section], base: Calibration
 ) -> tuple[StepFit, list[str]]:
     """Where a machine is at its peaks, what is not measured as what is nearest to it; in words."""
     copied: list[str] = []
     if base.source != PEAKS:
         return step, copied
     dtypes = [section[1] for section in fitted if section[0] == "matmuls"]
-    if dtypes and not {("matmuls", "bf16")} & {*fitted, *kept}:
+    if dtypes and ("matmuls", "bf16") not in fitted:
         step = placed(step, ("matmuls", "bf16"), step.matmuls[dtypes[0]].model_dump())
         copied.append(f"matmul bf16 as {dtypes[0]}")
     links = [section[1] for section in fitted if section[0] == "collectives"]
     near = next((name for name in (*RINGS, *COLLECTIVES) if name in links), None)
     for name in COLLECTIVES if near else ():
-        if ("collectives", name) not in {*fitted, *kept}:
+        if ("collectives", name) not in fitted:
             step = placed(step, ("collectives", name), step.collectives[near or ""].model_dump())
             copied.append(f"{name} as {near}")
     return step, copied
@@ -238,9 +239,7 @@ def _finished(
     fitted = [stage.section for stage in chosen.fitted]
     dtypes = {section[1] for section in fitted if section[0] == "matmuls"}
     matmul = {d: _fraction(step.matmuls[d].efficiency) for d in step.matmuls if d in dtypes}
-    stay = {s[1] for s in chosen.kept if s[0] == "matmuls"}
-    nothing = matmul and base.source == PEAKS
-    known = {d: share for d, share in base.matmul.items() if d in stay or not nothing}
+    known = {} if matmul and base.source == PEAKS else base.matmul
     changed: dict[str, Any] = {
         "accelerators": (evidence.profile.chip.name,),
         "matmul": known | matmul,
