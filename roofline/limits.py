@@ -40,6 +40,7 @@ KEYWORDS = (
 )
 CUT = ("gpus", "batch", "sequence", "tp", "cp", "pp", "ep", "recompute", "sequence_parallel")
 SHARES = ("recompute_share", "offload_share")
+MODULES = float(RECOMPUTE["modules"])
 MOST = 10_000_000
 WIDEST = 4.0  # bytes of a gradient on the wire, whatever else is kept of it
 
@@ -109,6 +110,11 @@ def _every_layer(t: Table) -> Mask:
     return np.asarray((t["recompute"] != RECOMPUTE["half"]) | (t["recompute_share"] == 1))
 
 
+def _parts_of_all(t: Table) -> Mask:
+    part = (t["recompute"] == RECOMPUTE["attention"]) | (t["recompute"] == MODULES)
+    return np.asarray(~part | (t["recompute_share"] == 1))
+
+
 def _whole_contexts(t: Table) -> Mask:
     return np.asarray((t["shard"] == 0) | (t["shard"] % t["cp"] == 0))
 
@@ -128,7 +134,6 @@ FUSED = {"tp_overlap": OVERLAP["fine"], "fused_loss": 1, "gradient_bytes": 4}
 SHARDED = {"": "fsdp-fp8", "bf16": "fsdp", "fp16": "fsdp"}
 DTENSOR = {name: row.replace("fsdp", "fsdp-dtensor") for name, row in SHARDED.items()}
 OUTSIDE = ("tp-cp-dp-pp",)  # the pipeline
-MODULES = float(RECOMPUTE["modules"])
 
 FRAMEWORKS = {
     row.name: row
@@ -144,6 +149,7 @@ FRAMEWORKS = {
                 "recompute": ("none", "attention", "modules", "full"),
             },
             FUSED,
+            rules=(("Megatron repeats parts of all layers, or some layers whole", _parts_of_all),),
             sums=True,
         ),
         Framework(

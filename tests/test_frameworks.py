@@ -35,7 +35,7 @@ FORMATS_OF = {
 # What a framework's own file may leave to a note, however the job looks; everything else is in it.
 LEFT = {
     "any": None,
-    "megatron": {"recompute_share"},
+    "megatron": set(),
     "torchtitan": set(),
     "deepspeed": {"gpus", "pp", "ep", "even", "sequence", "recompute", "recompute_share"},
     "fsdp": {"order"},
@@ -120,6 +120,15 @@ def test_torchtitan_as_it_runs_without_asking() -> None:
     for rows in (one.ranked, one.field):
         assert set(rows["recompute"]) <= kinds
         assert not any((rows["recompute"] == RECOMPUTE["half"]) & (rows["recompute_share"] < 1))
+
+
+def test_megatron_repeats_parts_of_all_layers() -> None:
+    """``--recompute-num-layers`` is of ``--recompute-granularity full`` alone."""
+    for model in MODELS:
+        rows = found("megatron", model).field
+        some = rows["recompute"][rows["recompute_share"] < 1]
+        assert set(some) <= {RECOMPUTE["none"], RECOMPUTE["full"]}
+        assert RECOMPUTE["full"] in some
 
 
 def test_deepspeed_joins_what_goes_together() -> None:
