@@ -210,6 +210,12 @@ def test_a_sagging_matmul_and_a_noisy_host(tmp_path: Path) -> None:
     assert names(quiet) == []
 
 
+def test_a_cpu_has_no_power_limit_to_run_into() -> None:
+    """Its large matmuls have left the caches."""
+    rule = next(rule for rule in RULES if rule.name == "matmuls at the power limit")
+    assert list(rule.speaks(SimpleNamespace(on_gpus=False))) == []  # type: ignore[arg-type]
+
+
 def test_clocks_after_the_run_are_read() -> None:
     """As nvidia-smi prints them; idle hosts, other programs' text and no text say nothing."""
     told = "1980 MHz, 2619 MHz, 1980 MHz, 2619 MHz, 700.00 W, 61\n"
