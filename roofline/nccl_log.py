@@ -181,7 +181,7 @@ def _comment(line: str, tables: list[_Table]) -> None:
             tables[-1].inherited = True
     table = tables[-1]
     if calls:
-        table.per_thread = 0 if _GRAPHS.search(line) else int(calls[1])
+        table.per_thread = 0 if _GRAPHS.search(line) else int(calls[1]) or None
     elif program:
         table.program = PROGRAMS[program[1]]
     elif rank:

@@ -60,6 +60,7 @@ def test_the_usual_columns_in_si_units() -> None:
         ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 0", 4),
         ("# nThread 8 nGpus 1 minBytes 8 iters: 50", 1),
         ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 1 unalign: 0", 0),
+        ("# nThread 1 nGpus 0 minBytes 8 graph: 0", None),
         ("#", None),
     ],
 )
