@@ -69,6 +69,18 @@ def test_gpus_that_a_thread_calls_for(said: str, per_thread: int | None) -> None
     assert only(said + "\n" + HEADER.split("\n", 1)[1] + ROWS).per_thread == per_thread
 
 
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("NCCL version 2.21.5+cuda12.4", "2.21.5+cuda12.4"),
+        ("# nccl-tests version 2.17.6 nccl-headers=22706 nccl-library=22807", "2.28.7"),
+    ],
+)
+def test_the_version_of_nccl(said: str, version: str) -> None:
+    """As NCCL_DEBUG=VERSION prints it, or nccl-tests since 2.17: the library counts, not headers."""
+    assert only(said + "\n" + HEADER + ROWS).versions["NCCL"] == version
+
+
 def test_a_header_is_of_the_table_that_follows() -> None:
     one = HEADER + ROWS + FOOTER
     log = read(one + one.replace("nGpus 8", "nGpus 1") + "# reduce_scatter_perf\n" + ROWS)
