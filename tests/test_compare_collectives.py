@@ -180,6 +180,7 @@ def test_the_screen_says_why_points_are_missing(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["compare-collectives", str(file)])
     assert told.exit_code == 0
     many, single = told.stderr.splitlines()
+    assert told.stdout.count("1 MB and more") == 1  # no fit has seen this file
     assert " and 2 more: gpu: 'RTX 9090'" in many
     assert ": n_nodes: 0.5" in single
     assert " more: " not in single

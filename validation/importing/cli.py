@@ -154,9 +154,11 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _show(found: dict[str, object]) -> None:
-    console, summary = Console(), found["summary"]
+    console, summary, rows = Console(), found["summary"], found["rows"]
     assert isinstance(summary, dict)
-    for name in ("all", "held_out") if summary["predicted"] else ():
+    assert isinstance(rows, list)
+    twice = any(row["fitted"] for row in rows)  # of sources that no fit has seen once is enough
+    for name in ("all", "held_out")[: (1 + twice) if rows else 0]:
         part = summary if name == "all" else summary[name]
         title = "every source" if name == "all" else "sources left out of the fit"
         table = Table("", "1 MB and more", "points", "less", "points", title=title)
@@ -164,7 +166,7 @@ def _show(found: dict[str, object]) -> None:
         for way in ("by_gpu", "by_collective", "by_nodes", "by_network"):
             table.add_section()
             for each, medians in part[way].items():
-                label = f"{each} nodes" if way == "by_nodes" else each
+                label = f"{each} node{'s' * (each != '1')}" if way == "by_nodes" else each
                 table.add_row(label, *_cells(medians))
         console.print(table)
     refused = found["refused"]
