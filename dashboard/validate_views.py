@@ -30,6 +30,8 @@ def shown(found: Report) -> None:
     cards(found)
     for line in found["problems"][:10]:
         st.warning(plain(line), icon=":material/warning:")
+    for name, why in env["left_out"].items():
+        st.caption(plain(f"Not measured here: {name}: {why}"))
     apart = sum(not row["trusted"] for row in found["rows"])
     panel = live_chart.Panel(
         figures.scatter(found),

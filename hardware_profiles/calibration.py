@@ -103,7 +103,7 @@ def calibrate(cluster: Cluster, overlay: Calibration) -> Cluster:
     """``cluster`` with every rate scaled to what ``overlay`` says is achieved, validated afresh.
 
     Raises:
-        ProfileError: when the overlay was made for other accelerators.
+        ProfileError: when the overlay was made for other accelerators, or leaves no real rate.
     """
     if cluster.accelerator.name not in overlay.accelerators:
         made_for = ", ".join(overlay.accelerators)
@@ -116,7 +116,10 @@ def calibrate(cluster: Cluster, overlay: Calibration) -> Cluster:
         "accelerator": _scaled(cluster.accelerator, overlay),
         "tiers": tiers,
     }
-    return Cluster.model_validate(cluster.model_dump() | changed)
+    try:
+        return Cluster.model_validate(cluster.model_dump() | changed)
+    except ValidationError as error:
+        raise explain(error, f"calibration {overlay.name}", Cluster) from None
 
 
 def _tier(tier: NetworkTier, achieved: TierFraction, overlay: Calibration) -> dict[str, Any]:

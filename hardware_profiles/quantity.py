@@ -177,7 +177,7 @@ class Quantity:
 Bytes = Annotated[float, Quantity("B", 1, 1e18)]
 MemoryBytes = Annotated[float, Quantity("B", 1e8, 1e15)]
 Bandwidth = Annotated[float, Quantity("B/s", 1e6, 1e18)]
-FlopRate = Annotated[float, Quantity("FLOP/s", 1e9, 1e20)]
+FlopRate = Annotated[float, Quantity("FLOP/s", 1e6, 1e20)]  # bf16 by a CPU: some 1e8
 Frequency = Annotated[float, Quantity("Hz", 1e7, 2e10)]
 Power = Annotated[float, Quantity("W", 1, 1e6)]
 Latency = Annotated[float, Quantity("s", 0, 1)]

@@ -31,11 +31,13 @@ def written(value: float, unit: str) -> str:
 def told(value: float, unit: str) -> str:
     """``value`` for a message: with a prefix, to five digits.
 
-    >>> told(12.8e12, "B/s"), told(6.25e9, "B/s"), told(1e300, "B")
-    ('12.8 TB/s', '6.25 GB/s', '1e+300 B')
+    >>> told(12.8e12, "B/s"), told(68.492e9, "B/s"), told(1e300, "B")
+    ('12.8 TB/s', '68.492 GB/s', '1e+300 B')
     """
-    usual = math.isfinite(value) and 1e-12 <= abs(value) <= 1e22
-    return written(float(f"{value:.5g}"), unit) if usual else f"{value:g} {unit}"
+    if not (math.isfinite(value) and 1e-12 <= abs(value) <= 1e22):
+        return f"{value:g} {unit}"
+    step = PREFIXES[_prefixes(float(f"{value:.5g}"), unit)[-1]]
+    return written(float(f"{value / step:.5g}") * step, unit)  # a product, as ``parse`` has it
 
 
 def fields(model: BaseModel) -> dict[str, Any]:

@@ -29,8 +29,9 @@ after the other, while those of the call before still run,
 and a program that waits for each call before the next pays for its way there as well.
 
 A lone message inside a unit of N ranks gets 32/N of NCCL's 32 channels, and twice as many as long as
-a channel would carry more than 16 MiB; each is a block of threads that copies 21 GB/s. Between units
-it gets two, and one where the group has more than 64 ranks.
+a channel would carry more than 16 MiB; each is a block of threads that copies 21 GB/s. So a message a
+little longer than 64 MiB takes less than one of 64 MiB does. Between units it gets two, and one where
+the group has more than 64 ranks.
 
 Sources: How to Scale Your Model, "GPUs"; nccl-tests, "Performance"; NVIDIA/nccl-tests issue 309 on
 trees of two nodes; nccl, scheduleP2pTasksToPlan and calcP2pChannelCount in src/enqueue.cc,
@@ -144,7 +145,9 @@ class Idle:
 
     def launches(self, op: Collective | str, ranks: Count, per_thread: Count) -> Seconds:
         """Of a call by a thread for so many GPUs, one after the other. [s]"""
-        peers = self.wires[ALL_TO_ALL.name].per_rank * ranks if find(op) is ALL_TO_ALL else 0.0
+        peers: Seconds = 0.0
+        if find(op) is ALL_TO_ALL and ALL_TO_ALL.name in self.wires:
+            peers = self.wires[ALL_TO_ALL.name].per_rank * ranks
         return per_thread * (self.host.launch + peers)
 
     def _begun(self, op: Collective, ranks: Count) -> Seconds:

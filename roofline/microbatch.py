@@ -280,8 +280,8 @@ def context_parallel(job: Job, core: Work) -> Passes:
     route = job.network.route(layout.cp_group)
     kv = layout.tokens * 4.0 * np.maximum(model.kv_heads / layout.tp, 1.0) * model.head_dim
     hop = route.swap(kv)
-    ring = _around(hop, hop, core.attention, cp)
-    back = _around(hop, 2 * hop, 2.5 * core.attention, cp)
+    ring = _around(hop, 1, cp - 1, core.attention, cp)
+    back = _around(hop, 2, 2 * cp - 1, 2.5 * core.attention, cp)  # gradients go home in the end
     gather, scatter = route.gather(kv * cp), route.scatter(kv * cp)
     exchange = 4 * route.exchange(2.0 * layout.tokens * model.hidden / layout.tp)
     kinds = [np.equal(layout.cp_kind, RING[name]) for name in RING]
@@ -292,13 +292,13 @@ def context_parallel(job: Job, core: Work) -> Passes:
     )
 
 
-def _around(first: Seconds, hop: Seconds, attention: Seconds, cp: Count) -> Seconds:
-    """What a ring does not hide: its first hop and half of what each takes beyond its block. [s]
+def _around(hop: Seconds, each: Count, hops: Count, attention: Seconds, cp: Count) -> Seconds:
+    """What a ring does not hide: a hop, and half of what ``each`` block waits beyond itself. [s]
 
-    Where the link decides, all hops together take no less than they do alone.
+    Never more than all ``hops``, which together take no less than they do alone.
     """
-    late = first + (cp - 1) * np.maximum(0.0, hop - attention / cp) / 2
-    return np.maximum(late, (cp - 1) * hop - attention)
+    late = hop + (cp - 1) * np.maximum(0.0, each * hop - attention / cp) / 2
+    return np.clip(late, hops * hop - attention, hops * hop)
 
 
 def expert_parallel(job: Job) -> Passes:

@@ -48,6 +48,7 @@ _PLACE = re.compile(r"\son\s+(\S+)\s+device\s+\d+\s+(?:\[[^\]]*\]\s*)?(.*)")
 _CALLS = re.compile(r"\bnThread\s+\d+\s+nGpus\s+(\d+)")
 _GRAPHS = re.compile(r"\bgraph:\s*[1-9]")
 _VERSION = re.compile(r"\b(nccl-tests|NCCL|RCCL) version[ :]+([\w.+-]+)")
+_LIBRARY = re.compile(r"\bnccl-library=(\d)(\d\d)(\d\d)\b")  # of nccl-tests since 2.17
 _NUMBER = re.compile(r"^[+-]?[\d.]")
 _ROUNDED = 0.06  # relative: a long time may be printed with two figures
 _DECIMAL = 0.006e9  # and a bandwidth with two decimals
@@ -144,6 +145,8 @@ def read(text: str) -> Log:
         told = _VERSION.search(line)
         if told:
             tables[-1].versions[told[1]] = told[2]
+        if library := _LIBRARY.search(line):
+            tables[-1].versions["NCCL"] = ".".join(str(int(part)) for part in library.groups())
         if line.startswith("#") or (_PROGRAM.search(line) and not _NUMBER.match(line)):
             _comment(line, tables)
         elif line and not told:
@@ -181,7 +184,7 @@ def _comment(line: str, tables: list[_Table]) -> None:
             tables[-1].inherited = True
     table = tables[-1]
     if calls:
-        table.per_thread = 0 if _GRAPHS.search(line) else int(calls[1])
+        table.per_thread = 0 if _GRAPHS.search(line) else int(calls[1]) or None
     elif program:
         table.program = PROGRAMS[program[1]]
     elif rank:

@@ -119,6 +119,11 @@ def test_how_it_was_called_is_told_by_the_sweep() -> None:
         ({"collective": "all_redcue"}, "collective: 'all_redcue' is not one; .*all_reduce"),
         ({"n_ranks": 15}, "n_ranks: 15 on 2 nodes"),
         ({"n_nodes": 0}, "n_nodes: 0 is refused"),
+        ({"n_nodes": 0.5}, "n_nodes: 0.5 is refused; allowed: whole numbers"),
+        ({"n_nodes": 1, "n_ranks": 64}, "n_ranks: 64 on 1 nodes; a node of .* has 8 and less"),
+        ({"per_thread": 1.5}, "per_thread: 1.5 is refused; allowed: whole numbers"),
+        ({"per_thread": 3}, "per_thread: 3 of 8 GPUs on a node"),
+        ({"nccl_version": 2.3}, "nccl_version: 2.3 is a number; allowed: a text"),
         ({"per_thread": 16}, "per_thread: 16 of 8 GPUs on a node"),
         ({"per_thread": "all"}, "per_thread: 'all' is not a number"),
         ({"calls": "graphs"}, "calls: 'graphs' is not one; .*graph"),
@@ -146,11 +151,39 @@ def test_what_cannot_be_predicted_is_listed_with_the_reason(
         raise ValueError(refused.reason)
 
 
+@pytest.mark.parametrize(
+    ("version", "queues"),
+    [
+        *(("2.22.3", True), ("v2.21.5", True), ("2.21.5+cuda12.4", True), (22105, True)),
+        *(("2.23.4", False), ("2.3.7", True), (22304, False), ("3.0", False), (None, False)),
+        ("n/a (vllm/0.24.0)", False),
+    ],
+)
+def test_an_old_nccl_by_any_spelling(version: object, queues: bool) -> None:
+    """NCCL_VERSION_CODE of nccl.h: 2.21.5 is 22105."""
+    (row,) = compare.compare(one(nccl_version=version, per_thread=None, calls=None)).rows
+    assert row.point.queues is queues
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "null", '"x"', "nonsense", "\x00"])
 def test_lines_that_are_none(text: str) -> None:
     found = compare.compare(text + "\n\n" + one())
     assert len(found.rows) == 1
     assert found.refused[0].id == "line 1"
+
+
+def test_the_screen_says_why_points_are_missing(tmp_path: Path) -> None:
+    """Those of a reason together, most first."""
+    file = tmp_path / "sweeps.jsonl"
+    other = one(gpu="RTX 9090", message_bytes=[1, 2, 3], time_us=[1, 2, 3])
+    file.write_text("\n".join((one(n_nodes=0.5), other, one())), "utf-8")
+    told = CliRunner().invoke(app, ["compare-collectives", str(file)])
+    assert told.exit_code == 0
+    many, single = told.stderr.splitlines()
+    assert told.stdout.count("1 MB and more") == 1  # no fit has seen this file
+    assert " and 2 more: gpu: 'RTX 9090'" in many
+    assert ": n_nodes: 0.5" in single
+    assert " more: " not in single
 
 
 def test_the_command(tmp_path: Path) -> None:

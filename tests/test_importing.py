@@ -118,6 +118,16 @@ def test_a_log_of_one_thread_is_predicted_with_its_launches(tmp_path: Path) -> N
     assert launched.predicted == pytest.approx(21.36e-6, rel=0.2)
 
 
+@pytest.mark.parametrize("gpus", [3, 99])
+def test_gpus_that_no_thread_can_have_are_told_and_dropped(gpus: int, tmp_path: Path) -> None:
+    """Every thread of nccl-tests has as many GPUs: -g divides the ranks."""
+    text = f"# nThread 1 nGpus {gpus} minBytes 8 graph: 0\n" + log("all_reduce", hosts=1)
+    told, found = run(tmp_path, "nccl-tests", text)
+    assert f"all-reduce: nGpus {gpus} of 8 ranks: taken as not said" in told.output
+    assert len(found.measured) == 2
+    assert not any("per_thread" in line.parameters for line in found.measured)
+
+
 def test_wrong_results_and_old_columns(tmp_path: Path) -> None:
     """#wrong 5 is wrong; versions before 2.12 print the largest error, 1e-07, which is not."""
     wrong = " 1048576 262144 float sum -1 50.0 20.97 39.32 5 50.0 20.97 39.32 0"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hardware_profiles.calibration import calibration, calibrations
@@ -171,10 +171,27 @@ def test_every_overlay_with_the_part_has_all_five(name: str) -> None:
 
 @pytest.mark.parametrize("op", MEASURED)
 @given(small=st.floats(1, 1e9), more=st.floats(1, 100), ranks=st.sampled_from([2, 8, 16, 64, 1024]))
+@example(small=60 * 2.0**20, more=1.2, ranks=8)
 def test_more_bytes_never_take_less(op: str, small: float, more: float, ranks: int) -> None:
+    """But for a message that gets more channels by it: of those, twice as many bytes and so on."""
     machine = idle((NODE, NETWORK), calibration("h100").isolated)
+    more = 2.0 ** round(np.log2(more)) if op == "point-to-point" else more
     one, other = machine.seconds(op, np.array([small, small * more]), Group(ranks))
     assert 0 < one <= other
+
+
+def test_a_message_that_gets_more_channels_takes_less() -> None:
+    """NCCL doubles the channels of a part above 16 MiB: calcP2pChannelCount in src/enqueue.cc."""
+    machine = idle((NODE, NETWORK), calibration("h100").isolated)
+    of_four, of_eight = machine.seconds("point-to-point", np.array([64.0, 64.1]) * 2**20, Group(8))
+    assert of_eight == pytest.approx(of_four / 2, rel=0.1)
+
+
+def test_launches_are_known_without_an_all_to_all() -> None:
+    """A calibration need not have every collective."""
+    wires = {"all-reduce": Wire(0.0, 0.0, 1.0, 0.0)}
+    machine = Idle((NODE,), wires, FREE, Host(launch=5e-6))
+    assert float(machine.launches("all-to-all", 8, 4)) == pytest.approx(4 * 5e-6)
 
 
 @pytest.mark.parametrize("op", MEASURED)

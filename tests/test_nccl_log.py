@@ -60,12 +60,25 @@ def test_the_usual_columns_in_si_units() -> None:
         ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 0", 4),
         ("# nThread 8 nGpus 1 minBytes 8 iters: 50", 1),
         ("# nThread 1 nGpus 4 minBytes 8 iters: 50 graph: 1 unalign: 0", 0),
+        ("# nThread 1 nGpus 0 minBytes 8 graph: 0", None),
         ("#", None),
     ],
 )
 def test_gpus_that_a_thread_calls_for(said: str, per_thread: int | None) -> None:
     """The header of nccl-tests: -t threads, -g GPUs of each, -G graphs, in which nobody calls."""
     assert only(said + "\n" + HEADER.split("\n", 1)[1] + ROWS).per_thread == per_thread
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("NCCL version 2.21.5+cuda12.4", "2.21.5+cuda12.4"),
+        ("# nccl-tests version 2.17.6 nccl-headers=22706 nccl-library=22807", "2.28.7"),
+    ],
+)
+def test_the_version_of_nccl(said: str, version: str) -> None:
+    """As NCCL_DEBUG=VERSION prints it, or nccl-tests since 2.17: the library counts, not headers."""
+    assert only(said + "\n" + HEADER + ROWS).versions["NCCL"] == version
 
 
 def test_a_header_is_of_the_table_that_follows() -> None:

@@ -78,6 +78,19 @@ def test_calibrating_lowers_every_rate(name: str) -> None:
     assert hp.read(hp.to_yaml(achieved)) == achieved
 
 
+def test_a_slow_data_type_leaves_a_calibration_usable() -> None:
+    """A CPU without bf16 instructions reaches half a percent of its peak: 0.5 GFLOP/s."""
+    machine = hp.cluster("dgx-h100-superpod")
+    slow = hp.calibration("h100").model_copy(update={"matmul": {"bf16": 1e-6}})
+    assert hp.calibrate(machine, slow).flops("bf16") == pytest.approx(machine.flops("bf16") * 1e-6)
+
+
+def test_rates_that_no_machine_has_are_told_with_the_calibration_s_name() -> None:
+    none = hp.calibration("h100").model_copy(update={"matmul": {"bf16": 1e-12}})
+    with pytest.raises(ProfileError, match=r"calibration h100: accelerator\.peak_flops.*too small"):
+        hp.calibrate(hp.cluster("dgx-h100-superpod"), none)
+
+
 def test_a_calibration_for_other_chips_is_refused() -> None:
     with pytest.raises(ProfileError, match="calibration h100 is for h100-sxm, not for b200-sxm"):
         hp.calibrate(hp.cluster("dgx-b200-superpod"), hp.calibration("h100"))

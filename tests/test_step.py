@@ -17,7 +17,7 @@ from roofline.dims import Dims
 from roofline.footprint import footprint, peak
 from roofline.groups import Group, spans
 from roofline.layout import FLASH, ORDER, OVERLAP, RECOMPUTE, SCHEDULE, ZERO_KIND, Layout, stack
-from roofline.microbatch import average, tensor_parallel
+from roofline.microbatch import _around, average, tensor_parallel
 from roofline.model import Experts, Transformer
 from roofline.stages import owned
 from roofline.step import predict
@@ -334,6 +334,27 @@ class TestImbalance:
                 peak(model, layout).total for layout in (even, replace(even, imbalance=busiest))
             )
             assert len({float(np.asarray(each)) for each in told}) == 1
+
+
+class TestRing:
+    """What ring attention shows of its hops: no more than all, no less than physics leaves."""
+
+    @given(st.floats(0, 10), st.floats(0, 100), st.sampled_from([2, 3, 4, 8, 64]))
+    def test_neither_the_link_nor_the_gpu_is_faster_than_alone(
+        self, hop: float, attention: float, cp: int
+    ) -> None:
+        """Keys and values take cp - 1 hops; backward their gradients take one more, home."""
+        for each, hops in ((1, cp - 1), (2, 2 * cp - 1)):
+            shown = float(_around(hop, each, hops, attention, cp))
+            assert shown >= 0
+            assert attention + shown >= hops * hop * (1 - 1e-12)
+            assert attention + shown <= attention + hops * hop + 1e-9
+
+    def test_a_link_alone_and_a_gpu_alone(self) -> None:
+        """Without computing all hops show; behind long blocks one does."""
+        assert float(_around(1.0, 2, 7, 0.0, 4)) == 7
+        assert float(_around(1.0, 1, 3, 0.0, 4)) == 3
+        assert float(_around(1.0, 2, 7, 100.0, 4)) == 1
 
 
 class TestOrder:

@@ -61,6 +61,14 @@ def test_no_formula_is_faster_than_physics(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
+def test_no_strategy_is_faster_than_its_link(name: str) -> None:
+    """Not by a percent: what is allowed beyond a peak is for machines, not for formulas."""
+    cluster = CLUSTERS[name]
+    every = (p for line in at_peaks(cluster) for p in limits(line, cluster) if p.tier)
+    assert not {p.line.case: p.fraction for p in every if p.fraction > 1 + 1e-9}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
 def test_what_is_faster_than_a_bound_is_refused(name: str) -> None:
     """By a tenth more than is allowed of the largest of its bounds; each part that has one."""
     cluster = CLUSTERS[name]

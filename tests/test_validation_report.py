@@ -22,7 +22,7 @@ from validation.case import Case
 from validation.causes import RULES
 from validation.page import sections
 from validation.report import Report, report
-from validation.results import FILE, METHOD, End, Failed, read
+from validation.results import FILE, METHOD, End, Failed, Writer, read
 from validation.stragglers import groups
 
 H100 = hp.calibration("h100")
@@ -208,6 +208,12 @@ def test_a_sagging_matmul_and_a_noisy_host(tmp_path: Path) -> None:
     assert "a shared or overloaded host" in names(found)
     quiet = report(written(tmp_path / "quiet", lines(H100, names=["matmul"])))
     assert names(quiet) == []
+
+
+def test_a_cpu_has_no_power_limit_to_run_into() -> None:
+    """Its large matmuls have left the caches."""
+    rule = next(rule for rule in RULES if rule.name == "matmuls at the power limit")
+    assert list(rule.speaks(SimpleNamespace(on_gpus=False))) == []  # type: ignore[arg-type]
 
 
 def test_clocks_after_the_run_are_read() -> None:
@@ -407,6 +413,17 @@ def test_small_messages_say_nothing_of_a_rate(tmp_path: Path) -> None:
     small = [m for m in lines(H100, names=["all-reduce"]) if m.nbytes < 1e6]
     assert small
     assert not report(written(tmp_path, small)).rates
+
+
+def test_what_any_run_left_out_is_told_unless_another_measured_it(tmp_path: Path) -> None:
+    """Matmuls may be asked for in the second run alone, with a data type that the GPU lacks."""
+    why = {"matmul fp8": "8.9 is needed", "matmul bf16": "no rate", "memory": "too little memory"}
+    place = written(tmp_path, lines(H100, names=["memory"]))
+    later = [m.model_copy(update={"run": "b2"}) for m in lines(H100, names=["matmul"])]
+    Writer(place).add(header(run="b2", left_out=why), *later)
+    found = report(place)
+    assert found.environment["left_out"] == {"matmul fp8": "8.9 is needed"}
+    assert ("Not measured here", ["matmul fp8: 8.9 is needed"]) in page.sections(found)
 
 
 def test_runs_of_another_method_are_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,13 @@ def test_units_as_people_write_them() -> None:
 def test_any_number_can_be_told_in_a_few_letters(value: float, unit: str) -> None:
     assert len(told(value, unit)) <= 30
     assert told(value, unit).endswith(unit)
+
+
+@given(st.floats(1e3, 999e18), st.sampled_from(["B/s", "FLOP/s"]))
+def test_a_rate_is_told_with_its_prefix_to_five_digits(value: float, unit: str) -> None:
+    text = told(value, unit)
+    assert len(text) <= len("1.2345 P") + len(unit)
+    assert parse(text, unit) == pytest.approx(value, rel=5e-5)
 
 
 def test_a_profile_is_written_with_units() -> None:

@@ -113,7 +113,12 @@ Device = Annotated[
     str, typer.Option(help="auto, cpu or cuda", callback=_allowed("device", DEVICES))
 ]
 Timeout = Annotated[float, typer.Option(min=1, help="seconds that one wait may take")]
-Budget = Annotated[float, typer.Option(min=0, help="seconds of measuring; 0: the suite's own")]
+Budget = Annotated[
+    float,
+    typer.Option(
+        min=0, help="seconds of measuring, more where single calls are long; 0: the suite's own"
+    ),
+]
 Kernels = Annotated[
     list[str],
     typer.Option(help="names; several, or commas between; left out: all", callback=_known),

@@ -168,7 +168,12 @@ def _clocks(facts: Facts) -> Evidences:
 
 
 def _sagging(facts: Facts) -> Evidences:
-    """The largest matmuls run slower than smaller ones: power or heat, not shapes."""
+    """The largest matmuls run slower than smaller ones: power or heat, not shapes.
+
+    On a CPU they have left its caches.
+    """
+    if not facts.on_gpus:
+        return
     for dtype, lines in _squares(facts.evidence).items():
         rate = [line.flops / line.seconds for line in lines]
         best = max(rate)

@@ -45,6 +45,14 @@ class Evidence:
         return tuple(line for line in self.measured if trusted(line))
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """Kernels and data types that some run had no case of, and no run has a result of; why."""
+        there = {line.kernel for line in self.measured}
+        there |= {f"{line.kernel} {line.parameters.get('dtype')}" for line in self.measured}
+        every = (item for header in self.headers for item in header.left_out.items())
+        return {name: why for name, why in every if name not in there}
+
+    @property
     def host_of(self) -> tuple[str, ...]:
         """The host of each rank, if ranks are counted host by host, as torchrun does."""
         return tuple(name for name, ranks in self.header.hosts.items() for _ in range(ranks))

@@ -282,6 +282,6 @@ def _environment(evidence: Evidence) -> dict[str, Any]:
         "devices",
         "versions",
     )
-    told += ("clocks", "variables", "profile", "overlay", "foreign", "left_out")
+    told += ("clocks", "variables", "profile", "overlay", "foreign")
     found = {name: getattr(header, name) for name in told}
-    return found | {"runs": [h.run for h in evidence.headers]}
+    return found | {"left_out": evidence.left_out, "runs": [h.run for h in evidence.headers]}

@@ -15,7 +15,7 @@ A line of the file is one point, or a sweep where ``message_bytes`` and ``time_u
     algo, quality   (optional) what was forced upon NCCL, and what the measurement is worth
     per_thread      (optional) GPUs that one thread calls for, -g of nccl-tests; left out, 1
     calls           (optional) a row of ``CALLS``; left out, the first
-    nccl_version    (optional) before 2.23, an all-to-all costs more
+    nccl_version    (optional) a text, or NCCL's own number; before 2.23, an all-to-all costs more
     url, source     (optional) where it was published
 
 Points that no formula here is about are refused, each with its reason.
@@ -174,12 +174,16 @@ def _point(name: str, row: Mapping[str, Any]) -> Point:
     operation = choose("collective", str(row.get("collective")), PROGRAMS)
     quality = str(row.get("quality") or "")
     _is_ours(str(row.get("algo") or ""), quality)
-    nodes, ranks = (int(_number(row, field)) for field in ("n_nodes", "n_ranks"))
+    nodes, ranks = (_count(row, field) for field in ("n_nodes", "n_ranks"))
     if ranks % nodes or ranks < 2:
         raise ValueError(
             f"n_ranks: {ranks} on {nodes} nodes; allowed: two and more, as many on each"
         )
     inner = _tiers(accelerator)[0]
+    if ranks / nodes > inner.degree:
+        raise ValueError(
+            f"n_ranks: {ranks} on {nodes} nodes; a node of {gpu} has {inner.degree} and less"
+        )
     unit = float(inner.degree) if inner.degree > RACK else ranks / nodes
     fabric, card = _network(row, accelerator, across=ranks > unit)
     return Point(
@@ -196,18 +200,32 @@ def _point(name: str, row: Mapping[str, Any]) -> Point:
         card,
         _source(row),
         quality,
-        *_calls(row, ranks / nodes),
+        *_calls(row, ranks // nodes),
     )
 
 
-def _calls(row: Mapping[str, Any], most: float) -> tuple[float, bool, bool]:
-    way = choose("calls", str(row.get("calls", CALLS[0])), {name: name for name in CALLS})
-    per_thread = _number(row, "per_thread") if "per_thread" in row else 1.0
-    if not 1 <= per_thread <= most:
-        raise ValueError(f"per_thread: {per_thread:g} of {most:g} GPUs on a node")
-    version = re.match(r"(\d+)\.(\d+)", str(row.get("nccl_version") or ""))
-    old = version is not None and (int(version[1]), int(version[2])) <= QUEUES
-    return 0.0 if way == "graph" else per_thread, way == "waited for", old
+def _calls(row: Mapping[str, Any], node: int) -> tuple[float, bool, bool]:
+    way = choose("calls", str(row.get("calls") or CALLS[0]), {name: name for name in CALLS})
+    per_thread = 1 if row.get("per_thread") is None else _count(row, "per_thread")
+    if node % per_thread:
+        raise ValueError(
+            f"per_thread: {per_thread} of {node} GPUs on a node; allowed: as many for each thread"
+        )
+    old = _version(row.get("nccl_version")) <= QUEUES
+    return 0.0 if way == "graph" else float(per_thread), way == "waited for", old
+
+
+def _version(told: object) -> tuple[float, float]:
+    """First and second number of an NCCL; of one that is not told, the newest.
+
+    >>> _version("2.21.5+cuda12.4"), _version(22105), _version(None)
+    ((2, 21), (2, 21), (inf, inf))
+    """
+    if isinstance(told, float):  # 2.3 may be 2.30
+        raise ValueError(f"nccl_version: {told} is a number; allowed: a text, as '2.30', or 23000")
+    whole = re.fullmatch(r"(\d)(\d\d)\d\d", str(told))
+    found = whole or re.match(r"v?(\d+)\.(\d+)", str(told))
+    return (int(found[1]), int(found[2])) if found else (math.inf, math.inf)
 
 
 def _accelerator(gpu: str) -> str:
@@ -232,6 +250,13 @@ def _number(row: Mapping[str, Any], field: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{field}: {value!r} is refused; allowed: above 0")
     return float(value)
+
+
+def _count(row: Mapping[str, Any], field: str) -> int:
+    value = _number(row, field)
+    if not value.is_integer():
+        raise ValueError(f"{field}: {row[field]!r} is refused; allowed: whole numbers above 0")
+    return int(value)
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -154,9 +154,11 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _show(found: dict[str, object]) -> None:
-    console, summary = Console(), found["summary"]
+    console, summary, rows = Console(), found["summary"], found["rows"]
     assert isinstance(summary, dict)
-    for name in ("all", "held_out") if summary["predicted"] else ():
+    assert isinstance(rows, list)
+    twice = any(row["fitted"] for row in rows)  # of sources that no fit has seen once is enough
+    for name in ("all", "held_out")[: (1 + twice) if rows else 0]:
         part = summary if name == "all" else summary[name]
         title = "every source" if name == "all" else "sources left out of the fit"
         table = Table("", "1 MB and more", "points", "less", "points", title=title)
@@ -164,15 +166,28 @@ def _show(found: dict[str, object]) -> None:
         for way in ("by_gpu", "by_collective", "by_nodes", "by_network"):
             table.add_section()
             for each, medians in part[way].items():
-                label = f"{each} nodes" if way == "by_nodes" else each
+                label = f"{each} node{'s' * (each != '1')}" if way == "by_nodes" else each
                 table.add_row(label, *_cells(medians))
         console.print(table)
     refused = found["refused"]
     assert isinstance(refused, list)
-    for each in () if summary["predicted"] else refused[:SHOWN]:
-        typer.echo(f"{each['id']}: {each['reason']}", err=True)
-    why = ": see --json" if refused else ""
-    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not{why}")
+    for why in _reasons(refused):
+        typer.echo(why, err=True)
+    each = ": see --json for each" if refused else ""
+    typer.echo(f"{summary['predicted']} points predicted, {summary['refused']} not{each}")
+
+
+def _reasons(refused: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Why points are not predicted, those of a reason together, most first; a few of many."""
+    found: dict[str, list[str]] = {}
+    for each in refused:
+        found.setdefault(each["reason"], []).append(each["id"])
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    for reason, ids in ordered[:SHOWN]:
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        yield f"not predicted: {ids[0]}{more}: {reason}"
+    if len(ordered) > SHOWN:
+        yield f"and {sum(len(ids) for _, ids in ordered[SHOWN:])} for other reasons"
 
 
 def _cells(medians: dict[str, object]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from roofline import nccl_log
 from roofline.collectives import SEND, SWAP, array_bytes
@@ -34,6 +35,11 @@ def _found(run: nccl_log.Run) -> Found:
     if run.ranks == 1:
         found.left_out.append(f"{run.operation}: one rank has nobody to talk to")
         return found
+    if run.per_thread and run.ranks % run.per_thread:
+        found.left_out.append(
+            f"{run.operation}: nGpus {run.per_thread} of {run.ranks} ranks: taken as not said"
+        )
+        run = replace(run, per_thread=None)
     for i in range(len(run.size)):
         try:
             found.samples += _samples(run, found, i)

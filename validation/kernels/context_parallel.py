@@ -78,7 +78,8 @@ def predict(case: Case, profile: Profile) -> Iterator[Expected]:
     if case.size > 1:
         talk = hops * hop
         yield Expected("comms", talk, nbytes=nbytes)
-        both = together(profile, math, talk, talk - sum(shown[:passes]))
+        hidden = min(talk - sum(shown[:passes]), math)  # behind that, there is nothing else
+        both = together(profile, math, talk, hidden)
         yield Expected("both", both, flops, nbytes)
 
 
