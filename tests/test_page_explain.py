@@ -163,6 +163,35 @@ class TestFramework:
     def test_what_it_cannot_do_is_refused(self) -> None:
         app = opened("explain", **JOB, habits="megatron", zero="3")
         assert "zero: 3 is refused, megatron cannot do it; allowed: 0, 1" in app.error[0].value
+        mended = click(app, "ZeRO 1")
+        assert not mended.error
+        assert mended.segmented_control(key="zero").value == "1"
+        assert mended.selectbox(key="habits").value == "megatron"
+
+    def test_what_it_cannot_do_may_be_done_without_it(self) -> None:
+        app = click(opened("explain", **JOB, habits="megatron", zero="3"), "Framework as set here")
+        assert not app.error
+        assert app.selectbox(key="habits").value == "as set here"
+        assert app.segmented_control(key="zero").value == "3"
+
+    def test_an_address_that_names_a_degree_alone_has_what_the_framework_alone_does(self) -> None:
+        """torchtitan does ZeRO-3 and nothing else; the command line does not ask for it either."""
+        app = opened("explain", **JOB | {"tp": "2", "pp": "1"}, habits="torchtitan")
+        assert not app.error
+        assert app.segmented_control(key="zero").value == "3"
+
+    def test_a_framework_stays_while_model_cluster_and_precision_change(self) -> None:
+        app = opened("explain", model="llama-3-8b", gpus="64", rates="achievable")
+        app.selectbox(key="habits").set_value("fsdp").run()
+        for key, value in (
+            ("model", "mixtral-8x7b"),
+            ("model", "llama-3-405b"),
+            ("cluster", "dgx-a100-superpod"),
+        ):
+            app.selectbox(key=key).set_value(value).run()
+            assert not app.exception
+            assert app.selectbox(key="habits").value == "fsdp"
+            assert app.error or app.metric
 
     def test_unbalanced_experts(self) -> None:
         """The busiest rank's load in the address is that of the prediction."""
