@@ -72,6 +72,7 @@ def _ways_out(chosen: Framework, name: str, layout: Layout, scenario: Scenario) 
 
 def _adopt(scenario: Scenario, model: Transformer) -> None:
     """Put into the controls what the framework does by habit, or alone."""
+    st.session_state[KEY] = st.session_state[KEY]  # put anew, so that the address names it
     chosen = FRAMEWORKS.get(st.session_state[KEY])
     if chosen is None or not st.session_state["layout_touched"]:
         return  # what nobody has touched follows by itself

@@ -194,18 +194,7 @@ def _bar(rates: str) -> Scenario:
     name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
     profile = cluster(name)
     _hold(profile)
-    help = "The outermost tier of the profile grows or shrinks to this number."
-    most, step = max(profile.gpus, MOST_GPUS), profile.tiers[0].degree
-    gpus = st.number_input(
-        "GPUs",
-        1,
-        most,
-        _whole(profile, min(profile.gpus, 1024)),
-        step,
-        key="gpus",
-        help=help,
-        **BIND,
-    )
+    gpus = _gpus(profile)
     st.caption(f"{profile.title}: {' → '.join(tier.name for tier in profile.tiers)}")
     model, work = _model()
     sequence = st.select_slider("Sequence length", SEQUENCES, 4096, key="sequence", **BIND)
@@ -213,20 +202,41 @@ def _bar(rates: str) -> Scenario:
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
     overlay = _overlay(profile, rates)
-    machine = resized(profile, int(gpus))
+    machine = resized(profile, gpus)
     machine = hw.calibrate(machine, overlay) if overlay else machine
     return Scenario(
         machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay
     )
 
 
+def _gpus(profile: hw.Cluster) -> int:
+    """GPUs of the machine; those of the profile, 1,024 at most, until somebody chooses.
+
+    The widget has no default of its own: an address leaves out what is one, and that of another
+    cluster would then open with another number than the page has shown.
+    """
+    own = _whole(profile, min(profile.gpus, 1024))
+    if "gpus" not in st.session_state["asked"]:
+        st.session_state.setdefault("gpus", own)
+    chosen = st.number_input(
+        "GPUs", 1, max(profile.gpus, MOST_GPUS), None, profile.tiers[0].degree, key="gpus",
+        placeholder=f"{own}", help="The outermost tier of the profile grows or shrinks to this number.",
+        **BIND,
+    )  # fmt: skip
+    return int(chosen or own)
+
+
 def _hold(profile: hw.Cluster) -> None:
-    """Turning to a server without a network leaves no more GPUs than it has."""
+    """Another cluster keeps the number of GPUs, a server without a network no more than it has."""
     turned = st.session_state.get("held_by", profile.name) != profile.name
     st.session_state["held_by"] = profile.name
-    if turned and st.session_state.get("gpus", 1) > largest(profile):
-        st.session_state["gpus"] = profile.gpus
+    if not turned:
+        return
+    kept = st.session_state.get("gpus")
+    if (kept or 1) > largest(profile):
+        kept = profile.gpus
         st.info(f"{plain(alone(profile))}.", icon=":material/info:")
+    st.session_state["gpus"] = kept  # put anew, so that the address names it
 
 
 def _whole(profile: hw.Cluster, gpus: int) -> int:

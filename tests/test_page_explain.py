@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,12 @@ class TestTheAnswer:
     def test_what_does_not_fit_is_told(self) -> None:
         app = opened("explain", model="llama-3-405b", gpus="64", tp="8", pp="1")
         assert "does not fit" in app.warning[0].value
+        assert (
+            "parallelism, a higher ZeRO stage, recomputation or more GPUs help"
+            in app.warning[0].value
+        )
+        app = opened("explain", model="llama-3-405b", gpus="64", zero="3", recompute="full")
+        assert "parallelism or more GPUs help" in app.warning[0].value
 
 
 class TestFramework:
@@ -376,3 +383,34 @@ def test_numbers_of_the_bar_are_a_decoder(name: str) -> None:
     """Any preset's numbers, typed by hand, are a model of about its size."""
     work: Workload = preset(name).model.workload(1.0)
     assert custom_model.from_numbers(work).layers == work.layers
+
+
+@pytest.mark.browser
+def test_the_address_names_what_the_page_shows(chromium: str) -> None:
+    """Another cluster, then another framework: opened again, the address is the same job."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import browser
+
+    def pick(label: str, name: str) -> None:
+        box = tab.get_by_role("combobox", name=label)
+        box.click()
+        box.fill(name)
+        tab.keyboard.press("Enter")
+        tab.wait_for_function(f"() => location.search.includes('={name}')")
+        browser.settle(tab)
+
+    with browser.dashboard() as url, browser.page() as tab:
+        tab.goto(f"{url}/explain?model=llama-3-8b&gpus=64")
+        browser.settle(tab)
+        for label, name in (
+            ("Framework", "fsdp"),
+            ("Cluster", "l40s-box"),
+            ("Framework", "megatron"),
+        ):
+            pick(label, name)
+        pick("Cluster", "dgx-a100-superpod")
+        tab.wait_for_function("() => location.search.includes('gpus=8')")
+        shown = tab.locator(".stMetric").first.inner_text()
+        tab.goto(tab.url)
+        browser.settle(tab)
+        assert tab.locator(".stMetric").first.inner_text() == shown
