@@ -210,33 +210,31 @@ def _bar(rates: str) -> Scenario:
 
 
 def _gpus(profile: hw.Cluster) -> int:
-    """GPUs of the machine; those of the profile, 1,024 at most, until somebody chooses.
+    """GPUs of the machine, at first those of the profile up to 1,024.
 
-    The widget has no default of its own: an address leaves out what is one, and that of another
-    cluster would then open with another number than the page has shown.
+    The widget has no default: addresses leave defaults out, and each cluster has another.
     """
-    own = _whole(profile, min(profile.gpus, 1024))
-    if "gpus" not in st.session_state["asked"]:
-        st.session_state.setdefault("gpus", own)
-    chosen = st.number_input(
-        "GPUs", 1, max(profile.gpus, MOST_GPUS), None, profile.tiers[0].degree, key="gpus",
-        placeholder=f"{own}", help="The outermost tier of the profile grows or shrinks to this number.",
-        **BIND,
-    )  # fmt: skip
-    return int(chosen or own)
+    own, most = _whole(profile, min(profile.gpus, 1024)), max(profile.gpus, MOST_GPUS)
+    if st.session_state.get("gpus") is None:
+        asked = st.session_state["asked"].get("gpus", [""])[0]
+        fine = asked.isdecimal() and len(asked) < 9 and 1 <= int(asked) <= most
+        if "gpus" in st.session_state or not fine:  # cleared, or nothing that can be
+            st.session_state["gpus"] = own
+    help, step = "The outermost tier grows or shrinks to this number.", profile.tiers[0].degree
+    return st.number_input("GPUs", 1, most, None, step, key="gpus", help=help, **BIND) or own
 
 
 def _hold(profile: hw.Cluster) -> None:
     """Another cluster keeps the number of GPUs, a server without a network no more than it has."""
     turned = st.session_state.get("held_by", profile.name) != profile.name
     st.session_state["held_by"] = profile.name
-    if not turned:
-        return
-    kept = st.session_state.get("gpus")
-    if (kept or 1) > largest(profile):
-        kept = profile.gpus
+    if turned and (st.session_state.get("gpus") or 1) > largest(profile):
+        st.session_state["gpus"] = profile.gpus
         st.info(f"{plain(alone(profile))}.", icon=":material/info:")
-    st.session_state["gpus"] = kept  # put anew, so that the address names it
+    elif turned:
+        st.session_state["gpus"] = st.session_state.get(
+            "gpus"
+        )  # the address names what is put anew
 
 
 def _whole(profile: hw.Cluster, gpus: int) -> int:
