@@ -13,6 +13,7 @@ from dashboard.explain_data import Explained, Predicted, share
 from dashboard.layout_bar import KEPT
 from dashboard.plain_table import table_html
 from dashboard.words import linked, plain
+from roofline.layout import RECOMPUTE, Layout
 from roofline.model_flops import CONVENTIONS
 from roofline.outcome import Outcome, outcome
 from roofline.suspects import Suspicion, suspects
@@ -64,13 +65,24 @@ def hero(found: Predicted) -> None:
     if found.memory > found.capacity:
         st.warning(
             f"This does not fit: {show(found.memory - found.capacity, 'B')} too much on the fullest "
-            "stage. More tensor or pipeline parallelism, a higher ZeRO stage or recomputation help.",
+            f"stage. {_helps(found.job.layout)} help.",
             icon=":material/memory:",
         )
     held = (
         brought.sentence() if found.job.fit is not None else ""
     )  # else the top of the page says it
     st.caption(f"{held} {_energy(brought)}")
+
+
+def _helps(layout: Layout) -> str:
+    """What takes less memory than a layout, as far as it does not do it yet."""
+    ways = ["More tensor or pipeline parallelism"]
+    if layout.zero < 3 and layout.dp > 1:
+        ways.append("a higher ZeRO stage")
+    if layout.recompute != RECOMPUTE["full"]:
+        ways.append("recomputation")
+    *others, last = [*ways, "more GPUs"]
+    return f"{', '.join(others)} or {last}"
 
 
 def where_time_goes(found: Predicted, key: str = "explain") -> None:

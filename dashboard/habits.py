@@ -13,7 +13,7 @@ import streamlit as st
 from dashboard import layout_bar, state
 from dashboard.state import Scenario
 from roofline.layout import Layout
-from roofline.limits import FRAMEWORKS, Framework, beyond
+from roofline.limits import FRAMEWORKS, Framework, allowed, beyond
 from roofline.model import Transformer
 from roofline.planner import usual
 from roofline.training import overlay_of
@@ -48,18 +48,31 @@ def recipe(chosen: Framework | None, scenario: Scenario) -> str | None:
     return None if chosen is None else chosen.recipe(scenario.work.dtype)
 
 
-def can(chosen: Framework | None, layout: Layout) -> None:
-    """Pass where a framework can do the layout.
-
-    Raises:
-        ValueError: a choice that it cannot, naming those that it can.
-    """
+def refused(chosen: Framework | None, layout: Layout, scenario: Scenario) -> bool:
+    """Whether the framework cannot do the layout; then the page says why, with a button for each way out."""
     for name in chosen.can if chosen else ():
-        beyond(chosen, name, [float(getattr(layout, name))])
+        try:
+            beyond(chosen, name, [float(getattr(layout, name))])
+        except ValueError as error:
+            st.error(str(error), icon=":material/error:")
+            _ways_out(chosen, name, layout, scenario)
+            return True
+    return False
+
+
+def _ways_out(chosen: Framework, name: str, layout: Layout, scenario: Scenario) -> None:
+    with st.container(horizontal=True, gap="small"):
+        for said, value in zip(chosen.can[name], allowed(name, chosen.can[name], ()), strict=True):
+            layout_bar.way_out(
+                f"{layout_bar.NAMES.get(name)} {said}", name, value, layout, scenario
+            )
+        st.button(f"Framework {OWN}", on_click=st.session_state.update, args=({KEY: OWN},),
+                  icon=":material/restart_alt:")  # fmt: skip
 
 
 def _adopt(scenario: Scenario, model: Transformer) -> None:
     """Put into the controls what the framework does by habit, or alone."""
+    st.session_state[KEY] = st.session_state[KEY]  # put anew, so that the address names it
     chosen = FRAMEWORKS.get(st.session_state[KEY])
     if chosen is None or not st.session_state["layout_touched"]:
         return  # what nobody has touched follows by itself

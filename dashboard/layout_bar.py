@@ -175,7 +175,8 @@ def _follow(
     """Put the scenario's own layout into the controls, unless they are somebody's choice."""
     asked = st.session_state.get("asked", {})
     touched = st.session_state.setdefault("layout_touched", any(key in asked for key in KEYS))
-    for key, value in values(Layout(scenario.gpus)).items():
+    plain = replace(Layout(scenario.gpus), **whose.only() if whose else {})
+    for key, value in values(plain).items():
         if key not in asked:
             st.session_state.setdefault(key, value)
     if touched:
@@ -245,16 +246,20 @@ def _refused(error: Misfit, layout: Layout, scenario: Scenario) -> None:
     field = next((name for name, label in NAMES.items() if label == error.field), error.field)
     with st.container(horizontal=True, gap="small"):
         for value in error.nearest:
-            values = _way_out(field, value, layout, scenario)
-            if values:
-                pressed = st.button(
-                    f"{error.field} {value:,.10g}", key=f"mend-{field}-{value}", on_click=_mend,
-                    args=(values,), icon=":material/auto_fix_high:",
-                )  # fmt: skip
-                if pressed and not set(values) <= set(KEYS):
-                    st.rerun()  # the sidebar changed, and not this part of the page alone
+            way_out(f"{error.field} {value:,.10g}", field, value, layout, scenario)
         st.button("Smallest that fits", key="mend-all", on_click=untouch,
                   icon=":material/restart_alt:")  # fmt: skip
+
+
+def way_out(text: str, field: str, value: float, layout: Layout, scenario: Scenario) -> None:
+    """A button that sets a field of the layout; none where no widget can."""
+    values = _set(field, value, layout, scenario)
+    if not values:
+        return
+    pressed = st.button(text, key=f"mend-{field}-{value}", on_click=_mend, args=(values,),
+                        icon=":material/auto_fix_high:")  # fmt: skip
+    if pressed and not set(values) <= set(KEYS):
+        st.rerun()  # the sidebar changed, and not this part of the page alone
 
 
 def _mend(values: Mapping[str, Any]) -> None:
@@ -262,7 +267,7 @@ def _mend(values: Mapping[str, Any]) -> None:
     st.session_state.update(values)
 
 
-def _way_out(field: str, value: float, layout: Layout, scenario: Scenario) -> dict[str, Any]:
+def _set(field: str, value: float, layout: Layout, scenario: Scenario) -> dict[str, Any]:
     """Values of the widgets that set a field of the layout; none where no widget can."""
     if field in KEY_OF:
         row = (NUMBERS | CHOICES | MORE | MORE_NUMBERS)[KEY_OF[field]]

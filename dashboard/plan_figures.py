@@ -231,8 +231,11 @@ def pays(found: Mapping[str, Scaling]) -> str:
         for axis, row in sorted(found.items(), key=lambda pair: -pair[1].stops)
         if row.stops > row.gpus[0]
     ]
-    text = ", ".join(parts) if parts else "none of the axes"
-    return f" by doubling one axis: {text} GPUs. Doubling pays while it brings {PAYS:g} times the tokens/s."
+    text = f"{', '.join(parts)} GPUs" if parts else "nowhere"
+    return (
+        f" by doubling one axis: {text}. Doubling pays while it fits and brings "
+        f"{PAYS:g} times the tokens/s."
+    )
 
 
 def side_by_side(candidates: Mapping[str, Predicted]) -> Figure:

@@ -194,18 +194,7 @@ def _bar(rates: str) -> Scenario:
     name = st.selectbox("Cluster", names, index=names.index(DEFAULT_CLUSTER), key="cluster", **BIND)
     profile = cluster(name)
     _hold(profile)
-    help = "The outermost tier of the profile grows or shrinks to this number."
-    most, step = max(profile.gpus, MOST_GPUS), profile.tiers[0].degree
-    gpus = st.number_input(
-        "GPUs",
-        1,
-        most,
-        _whole(profile, min(profile.gpus, 1024)),
-        step,
-        key="gpus",
-        help=help,
-        **BIND,
-    )
+    gpus = _gpus(profile)
     st.caption(f"{profile.title}: {' → '.join(tier.name for tier in profile.tiers)}")
     model, work = _model()
     sequence = st.select_slider("Sequence length", SEQUENCES, 4096, key="sequence", **BIND)
@@ -213,20 +202,39 @@ def _bar(rates: str) -> Scenario:
     st.caption(f"{show(tokens)} tokens, {show(tokens / sequence)} sequences a batch")
     dtype = _dtype(profile)
     overlay = _overlay(profile, rates)
-    machine = resized(profile, int(gpus))
+    machine = resized(profile, gpus)
     machine = hw.calibrate(machine, overlay) if overlay else machine
     return Scenario(
         machine, profile, model, replace(work, tokens=tokens, dtype=dtype), int(sequence), overlay
     )
 
 
+def _gpus(profile: hw.Cluster) -> int:
+    """GPUs of the machine, at first those of the profile up to 1,024.
+
+    The widget has no default: addresses leave defaults out, and each cluster has another.
+    """
+    own, most = _whole(profile, min(profile.gpus, 1024)), max(profile.gpus, MOST_GPUS)
+    if st.session_state.get("gpus") is None:
+        asked = st.session_state["asked"].get("gpus", [""])[0]
+        fine = asked.isdecimal() and len(asked) < 9 and 1 <= int(asked) <= most
+        if "gpus" in st.session_state or not fine:  # cleared, or nothing that can be
+            st.session_state["gpus"] = own
+    help, step = "The outermost tier grows or shrinks to this number.", profile.tiers[0].degree
+    return st.number_input("GPUs", 1, most, None, step, key="gpus", help=help, **BIND) or own
+
+
 def _hold(profile: hw.Cluster) -> None:
-    """Turning to a server without a network leaves no more GPUs than it has."""
+    """Another cluster keeps the number of GPUs, a server without a network no more than it has."""
     turned = st.session_state.get("held_by", profile.name) != profile.name
     st.session_state["held_by"] = profile.name
-    if turned and st.session_state.get("gpus", 1) > largest(profile):
+    if turned and (st.session_state.get("gpus") or 1) > largest(profile):
         st.session_state["gpus"] = profile.gpus
         st.info(f"{plain(alone(profile))}.", icon=":material/info:")
+    elif turned:
+        st.session_state["gpus"] = st.session_state.get(
+            "gpus"
+        )  # the address names what is put anew
 
 
 def _whole(profile: hw.Cluster, gpus: int) -> int:

@@ -196,8 +196,8 @@ class Layout:
 
     @property
     def busiest(self) -> Count:
-        """Load of the busiest expert rank over the mean: a single rank has all experts, and 1."""
-        return 1.0 + (self.imbalance - 1.0) * np.greater(self.ep, 1)
+        """Load of the busiest expert rank over the mean: of EP ranks none has more than all."""
+        return np.minimum(1.0 * self.imbalance, self.ep)
 
     def repeats(self, module: str) -> NDArray[np.bool_]:
         """True where recomputation is by modules, and this one of ``MODULES`` is among them."""

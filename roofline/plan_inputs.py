@@ -81,16 +81,17 @@ def imbalance(value: float, model: Transformer) -> float:
     """Load of the busiest expert rank over the mean.
 
     Raises:
-        ValueError: below 1, no number, or above 1 for a model without experts.
+        ValueError: below 1, no number, or more than the experts of the model.
     """
-    allowed = "1 (balanced) and more, the load of the busiest expert rank over the mean"
+    most = model.experts.count if model.experts else 1
+    allowed = (
+        f"1 (balanced) to {most}, where one of the {most} experts has all tokens"
+        if model.experts
+        else f"1, for {model.name} has no experts"
+    )
     number("imbalance", value, allowed)
-    if not (value >= 1 and np.isfinite(value)):
-        raise ValueError(f"imbalance: {value} is refused; allowed: {allowed}")
-    if value > 1 and not model.experts:
-        raise ValueError(
-            f"imbalance: {value:g} is refused; allowed: 1, for {model.name} has no experts"
-        )
+    if not 1 <= value <= most:
+        raise ValueError(f"imbalance: {value:g} is refused; allowed: {allowed}")
     return float(value)
 
 

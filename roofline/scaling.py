@@ -47,9 +47,9 @@ class Scaling:
 
     @property
     def stops(self) -> float:
-        """GPUs up to which every doubling brought ``PAYS`` times the tokens per second."""
+        """GPUs up to which every doubling fits and brings ``PAYS`` times the tokens per second."""
         gain = self.tokens_per_second[1:] / self.tokens_per_second[:-1]
-        pays = np.cumprod(gain >= PAYS)
+        pays = np.cumprod((gain >= PAYS) & self.fits[1:])
         return float(self.gpus[int(np.sum(pays))])
 
 

@@ -357,7 +357,10 @@ BAD = {
     "plan --model llama-3.2-405b": "--model: 'llama-3.2-405b' is not one; the nearest are? llama-3",
     "plan --gpus 97 --model deepseek-v3": "no layout of deepseek-v3 on 97 GPUs .* 96 and 104",
     "plan --gpus 100000": "100,000 GPUs divides a batch of 1,024 .* 98,304 and 100,352; ",
-    "explain --gpus 64 --imbalance 0.5": "--imbalance: 0.5 is refused; allowed: 1 .balanced. and more",
+    "explain --model mixtral-8x7b --gpus 64 --imbalance 0.5": "--imbalance: 0.5 is refused; allowed: 1 "
+    ".balanced. to 8, where one of the 8 experts has all tokens",
+    "plan --model mixtral-8x7b --gpus 64 --imbalance 8.5": "--imbalance: 8.5 is refused; allowed: 1 .bal",
+    "scale --model mixtral-8x7b --gpus 64 --imbalance nan": "--imbalance: nan is refused; allowed: 1 ",
     "plan --gpus 64 --imbalance 1.3": "--imbalance: 1.3 is refused; allowed: 1, for llama-3-70b has no",
     "explain --gpus 4 --cluster local": "--gpus: 4 is refused; local has 1 GPU and no network beyond; "
     "the nearest profiles with a network: ",

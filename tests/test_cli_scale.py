@@ -33,13 +33,13 @@ def test_the_document_is_the_library() -> None:
 
 
 def test_an_axis_stops_at_the_first_doubling_that_brings_too_little() -> None:
-    """By the definition that is printed: at least ``pays`` times the tokens per second."""
+    """By the definition that is printed: it fits, and at least ``pays`` times the tokens per second."""
     found = document(LINE)
     for row in found["scaling"]:
         points = row["points"]
         stop = points[0]["gpus"]
         for last, here in pairwise(points):
-            if here["tokens_per_s"] < found["pays"] * last["tokens_per_s"]:
+            if not here["fits"] or here["tokens_per_s"] < found["pays"] * last["tokens_per_s"]:
                 break
             stop = here["gpus"]
         assert row["stops"] == stop
@@ -60,7 +60,21 @@ def test_people_read_it() -> None:
 
 def test_a_server_without_a_network_does_not_grow() -> None:
     said = run("scale --model llama-3-8b --gpus 8 --cluster l40s-box --tokens 512Ki").stdout
-    assert "strong scaling): no axis can be doubled" in said
+    assert "strong scaling): no axis can be doubled within 131,072 GPUs" in said
+    assert (
+        "l40s-box has 8 GPUs and no network beyond; the nearest profiles with a network: " in said
+    )
+
+
+def test_the_docs_show_what_it_prints() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    line, _, shown = (
+        text.partition("$ python -m roofline scale")[2].partition("```")[0].partition("\n")
+    )
+    printed = [" ".join(row.split()) for row in run(f"scale{line}").stdout.splitlines()]
+    assert [
+        row for row in (" ".join(row.split()) for row in shown.splitlines()) if row not in printed
+    ] == []
 
 
 def test_every_key_is_documented() -> None:

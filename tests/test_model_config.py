@@ -229,6 +229,11 @@ def without(field: str, **more: Any) -> dict[str, Any]:
         ({"model_type": "lama"}, r"config: model_type: 'lama' is not one; the nearest .* llama"),
         ({"model_type": "t5"}, r"model_type: 't5' is not one; allowed: bloom, .*qwen3_moe"),
         (without("hidden_size"), r"config: hidden_size: missing"),
+        (
+            LLAMA | {"hidden_size": None},
+            r"hidden_size: missing, and there is no default(?!.*is hidden_size)",
+        ),
+        ({"model_type": None}, r"model_type: missing, and there is no default$"),
         (without("hidden_size", hiden_size=4096), r"hidden_size: missing.*nearest .*hiden_size"),
         (LLAMA | {"vocab_size": "32000"}, r"vocab_size: '32000' is refused; allowed: a whole"),
         (LLAMA | {"vocab_size": 32000.5}, r"vocab_size: 32000.5"),

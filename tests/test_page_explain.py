@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,12 @@ class TestTheAnswer:
     def test_what_does_not_fit_is_told(self) -> None:
         app = opened("explain", model="llama-3-405b", gpus="64", tp="8", pp="1")
         assert "does not fit" in app.warning[0].value
+        assert (
+            "parallelism, a higher ZeRO stage, recomputation or more GPUs help"
+            in app.warning[0].value
+        )
+        app = opened("explain", model="llama-3-405b", gpus="64", zero="3", recompute="full")
+        assert "parallelism or more GPUs help" in app.warning[0].value
 
 
 class TestFramework:
@@ -163,6 +170,35 @@ class TestFramework:
     def test_what_it_cannot_do_is_refused(self) -> None:
         app = opened("explain", **JOB, habits="megatron", zero="3")
         assert "zero: 3 is refused, megatron cannot do it; allowed: 0, 1" in app.error[0].value
+        mended = click(app, "ZeRO 1")
+        assert not mended.error
+        assert mended.segmented_control(key="zero").value == "1"
+        assert mended.selectbox(key="habits").value == "megatron"
+
+    def test_what_it_cannot_do_may_be_done_without_it(self) -> None:
+        app = click(opened("explain", **JOB, habits="megatron", zero="3"), "Framework as set here")
+        assert not app.error
+        assert app.selectbox(key="habits").value == "as set here"
+        assert app.segmented_control(key="zero").value == "3"
+
+    def test_an_address_that_names_a_degree_alone_has_what_the_framework_alone_does(self) -> None:
+        """torchtitan does ZeRO-3 and nothing else; the command line does not ask for it either."""
+        app = opened("explain", **JOB | {"tp": "2", "pp": "1"}, habits="torchtitan")
+        assert not app.error
+        assert app.segmented_control(key="zero").value == "3"
+
+    def test_a_framework_stays_while_model_cluster_and_precision_change(self) -> None:
+        app = opened("explain", model="llama-3-8b", gpus="64", rates="achievable")
+        app.selectbox(key="habits").set_value("fsdp").run()
+        for key, value in (
+            ("model", "mixtral-8x7b"),
+            ("model", "llama-3-405b"),
+            ("cluster", "dgx-a100-superpod"),
+        ):
+            app.selectbox(key=key).set_value(value).run()
+            assert not app.exception
+            assert app.selectbox(key="habits").value == "fsdp"
+            assert app.error or app.metric
 
     def test_unbalanced_experts(self) -> None:
         """The busiest rank's load in the address is that of the prediction."""
@@ -347,3 +383,34 @@ def test_numbers_of_the_bar_are_a_decoder(name: str) -> None:
     """Any preset's numbers, typed by hand, are a model of about its size."""
     work: Workload = preset(name).model.workload(1.0)
     assert custom_model.from_numbers(work).layers == work.layers
+
+
+@pytest.mark.browser
+def test_the_address_names_what_the_page_shows(chromium: str) -> None:
+    """Another cluster, then another framework: opened again, the address is the same job."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import browser
+
+    def pick(label: str, name: str) -> None:
+        box = tab.get_by_role("combobox", name=label)
+        box.click()
+        box.fill(name)
+        tab.keyboard.press("Enter")
+        tab.wait_for_function(f"() => location.search.includes('={name}')")
+        browser.settle(tab)
+
+    with browser.dashboard() as url, browser.page() as tab:
+        tab.goto(f"{url}/explain?model=llama-3-8b&gpus=64")
+        browser.settle(tab)
+        for label, name in (
+            ("Framework", "fsdp"),
+            ("Cluster", "l40s-box"),
+            ("Framework", "megatron"),
+        ):
+            pick(label, name)
+        pick("Cluster", "dgx-a100-superpod")
+        tab.wait_for_function("() => location.search.includes('gpus=8')")
+        shown = tab.locator(".stMetric").first.inner_text()
+        tab.goto(tab.url)
+        browser.settle(tab)
+        assert tab.locator(".stMetric").first.inner_text() == shown

@@ -113,6 +113,17 @@ def test_a_server_without_a_network_holds_no_more_gpus_than_it_has() -> None:
     assert "gpus: 16 is refused" in app.error[0].value
 
 
+@pytest.mark.parametrize("gpus", ["0", "abc", "9" * 12])
+def test_a_number_of_gpus_that_cannot_be_is_that_of_the_cluster(gpus: str) -> None:
+    app = opened("rooflines", gpus=gpus)
+    assert not app.exception
+    assert app.number_input(key="gpus").value == 1024
+    assert "`1024` is shown instead" in app.warning[0].value
+    app.number_input(key="gpus").set_value(64).run()
+    app.number_input(key="gpus").set_value(None).run()
+    assert app.number_input(key="gpus").value == 1024
+
+
 @pytest.mark.parametrize("gpus", ["1", "8", "16384"])
 def test_any_size_of_cluster_draws(gpus: str) -> None:
     for strategy in ("Overview", "Tensor parallel", "FSDP + TP", "Pipeline parallel"):

@@ -32,12 +32,11 @@ def body(scenario: state.Scenario) -> None:
         st.caption(text)
     whose = habits.framework(scenario, model)
     layout = layout_bar(scenario, model, habits.base(whose, scenario, model), whose)
-    if layout is None:
+    if layout is None or habits.refused(whose, layout, scenario):
         return
     kept = habits.recipe(whose, scenario)
     kept = None if layout.lora_rank else kept
     try:
-        habits.can(whose, layout)
         found = data.explained(
             model, layout, scenario.machine, scenario.work.dtype, scenario.rates, kept
         )

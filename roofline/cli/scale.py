@@ -27,7 +27,7 @@ from roofline.cli.asked import (
 )
 from roofline.describe import describe
 from roofline.names import choose
-from roofline.planner import HEADROOM, Plan
+from roofline.planner import HEADROOM, Plan, alone, largest
 from roofline.scaling import AXES, MOST_GPUS, PAYS, Scaling
 from roofline.units import show
 
@@ -78,13 +78,13 @@ def scale(
     if axis is not None:
         choose("--axis", axis, dict.fromkeys(AXES))
     job = asked(ctx.params)
-    largest = _most(most, job.gpus)
+    top = _most(most, job.gpus)
     found = _planned(job, layout)
-    curves = {mode: _curves(found, weak, largest, axis) for mode, weak in modes.items()}
+    curves = {mode: _curves(found, weak, top, axis) for mode, weak in modes.items()}
     if json:
         output.as_json(_document(job, found, curves))
     else:
-        _tell(job, found, curves, axis)
+        _tell(job, found, curves, axis, top)
 
 
 def _most(text: str, gpus: int) -> int:
@@ -113,7 +113,11 @@ def _curves(found: Plan, weak: bool, most: int, axis: str | None) -> dict[str, S
 
 
 def _tell(
-    job: Asked, found: Plan, curves: Mapping[str, Mapping[str, Scaling]], axis: str | None
+    job: Asked,
+    found: Plan,
+    curves: Mapping[str, Mapping[str, Scaling]],
+    axis: str | None,
+    most: int,
 ) -> None:
     """A table for each way to grow; all doublings of an axis that was asked for."""
     output.say(job.line())
@@ -122,13 +126,16 @@ def _tell(
         title = f"The batch {mode} ({'weak' if BATCH[mode] else 'strong'} scaling)"
         if not rows:
             which = "no axis can" if axis is None else f"{axis} cannot"
-            output.say(f"{title}: {which} be doubled.")
+            output.say(f"{title}: {which} be doubled within {most:,} GPUs.")
         elif axis is None:
             output.table(_HEAD, [_summary(curve) for curve in rows.values()], title=title)
         else:
             output.table(_EACH, list(_doublings(rows[axis])), title=f"{title}: {axis}")
+    profile = found.question.profile
+    if largest(profile) <= job.gpus:
+        output.say(f"{alone(profile)}.")
     output.say(
-        f"A doubling pays while it brings at least {PAYS:g} times the tokens per second. "
+        f"A doubling pays while it fits and brings at least {PAYS:g} times the tokens per second. "
         "Efficiency: tokens per second and GPU, over those of the layout above.",
         style="dim",
     )

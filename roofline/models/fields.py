@@ -151,6 +151,6 @@ class Fields:
     def _near(self, field: str) -> str:
         from hardware_profiles.errors import nearest
 
-        known = [str(name) for name in self.values]
+        known = [str(name) for name, value in self.values.items() if value is not None]
         near = nearest(field, known) if known else ""
         return f"; {near}" if near.startswith("the nearest") else ""
