@@ -92,6 +92,12 @@ def test_a_network_may_be_told_outright() -> None:
     assert efa.point.fabric == "efa"
 
 
+def test_collectives_have_the_names_of_programs_and_ours() -> None:
+    for ours, theirs in (("all-reduce", "all_reduce"), ("point-to-point", "sendrecv")):
+        mine, log = (compare.compare(one(collective=name)).rows[0] for name in (ours, theirs))
+        assert mine.predicted == log.predicted
+
+
 def test_how_it_was_called_is_told_by_the_sweep() -> None:
     """nccl-tests -g 8: launches of eight GPUs, one after the other, but none in a recorded graph."""
     small = {"n_nodes": 1, "n_ranks": 8, "message_bytes": 1024, "nccl_version": "2.22.3"}

@@ -3,7 +3,7 @@
 A line of the file is one point, or a sweep where ``message_bytes`` and ``time_us`` are lists:
 
     gpu             name of the GPU: a row of ``GPUS``, or a profile
-    collective      all_reduce, all_gather, reduce_scatter, alltoall, sendrecv
+    collective      all_reduce, all_gather, reduce_scatter, alltoall, sendrecv; or all-reduce, ...
     n_nodes         hosts; trays in a rack
     n_ranks         GPUs
     message_bytes   as nccl-tests counts: the whole array of an all-gather or a reduce-scatter, what
@@ -80,6 +80,7 @@ OTHERS = {
 # How a benchmark calls: one call queued behind another, as nccl-tests does; graphs that it has recorded;
 # or each call by a framework that waits for the one before.
 CALLS = ("queued", "graph", "waited for")
+NAMES = PROGRAMS | {name: name for name in PROGRAMS.values()}
 QUEUES = (2, 22)  # the last NCCL for which an all-to-all costs more
 UNSTATED = ("unspecified", "not stated")
 UNTRUSTED = ("DEGRADED", "suspect")
@@ -171,7 +172,7 @@ def _rows(line: str) -> Iterator[dict[str, Any]]:
 def _point(name: str, row: Mapping[str, Any]) -> Point:
     gpu = str(row.get("gpu"))
     accelerator = _accelerator(gpu)
-    operation = choose("collective", str(row.get("collective")), PROGRAMS)
+    operation = choose("collective", str(row.get("collective")), NAMES)
     quality = str(row.get("quality") or "")
     _is_ours(str(row.get("algo") or ""), quality)
     nodes, ranks = (_count(row, field) for field in ("n_nodes", "n_ranks"))
