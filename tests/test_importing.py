@@ -476,6 +476,15 @@ EVENTS = [
         "aten::bmm", 8, **{"Input Dims": [[2, 8, 16], [2, 16, 4]], "Input type": ["c10::Half"] * 2}
     ),
     kernel("cutlass_80_gemm", 4.0, **{"External id": 8}),
+    asked(
+        "aten::_scaled_mm",
+        11,
+        **{
+            "Input Dims": [[512, 256], [256, 128], [], [], [], [], []],
+            "Input type": ["c10::Float8_e4m3fn"] * 2 + ["float"] * 2 + ["", "", "Scalar"],
+        },
+    ),
+    kernel("nvjet_sm90_qqtst_128x128_coopA", 6.0, **{"External id": 11}),
     asked("aten::mm", 9),
     kernel("sm90_xmma_gemm_bf16", 4.0, **{"External id": 9}),
     kernel("void at::native::vectorized_elementwise_kernel", 4.0, **{"External id": 10}),
@@ -509,6 +518,8 @@ def test_a_trace(packed: bool, tmp_path: Path) -> None:
         2 * 4096 * 1024 * 8192 / 750e12, rel=0.3
     )
     assert shapes[16, 64, 32].seconds == pytest.approx(5e-6)
+    assert shapes[512, 128, 256].parameters["dtype"] == "fp8"
+    assert shapes[512, 128, 256].predicted is not None
     assert by["matmul", "batched"].parameters["batch"] == 2
     assert big.part == "math"
     for why in ("torch before 2.2", "'barrier' is no collective", "record_shapes=True"):

@@ -32,7 +32,8 @@ DTYPES = {
     **dict.fromkeys(("half", "float16"), "fp16"),
     **dict.fromkeys(("bfloat16",), "bf16"),
     # Of collectives, whose predictions are of bytes, whatever they mean.
-    **dict.fromkeys(("int8", "uint8", "char", "byte", "f8e4m3", "f8e5m2", "float8_e4m3fn"), "bf16"),
+    **dict.fromkeys(("int8", "uint8", "char", "byte", "f8e4m3", "f8e5m2"), "bf16"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), "bf16"),
 }
 
 

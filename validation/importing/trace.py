@@ -2,7 +2,7 @@
 
 Collectives are kernels whose name begins with nccl; the operation, its numbers and its group stand
 in their own arguments (torch 2.2 and later), or in those of ``record_param_comms`` with the same
-External id. Matmuls are the kernels under aten::mm, addmm, bmm, baddbmm; their shapes are there when the
+External id. Matmuls are the kernels under aten::mm, addmm, bmm, baddbmm, _scaled_mm; their shapes are there when the
 profiler was told ``record_shapes=True``. The same case many times is one measurement with a spread.
 
 A collective in a job waits for its slowest rank: its 10th percentile is nearer to the network than its
@@ -49,7 +49,13 @@ OPERATIONS = {
     "recv": ("point-to-point", "Out"),
 }
 LARGEST = 10**15  # numbers in an array, microseconds of a kernel: more than there can be
-MATMULS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}  # first operand
+MATMULS = {  # first operand
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+    "aten::_scaled_mm": 0,
+}
 _GEMM = re.compile(r"gemm|cutlass|xmma|nvjet|cublas|matmul|splitk", re.IGNORECASE)
 
 
@@ -188,7 +194,8 @@ def _matmul(event: Event) -> Case:
         raise ValueError(f"Input Dims: {str(a)[:40]} by {str(b)[:40]} do not fit")
     form = "batched" if len(a) == 3 else "rectangle"
     shape: dict[str, Value] = {"form": form, "m": m, "n": n, "k": k, "batch": batch}
-    kind = typed(str(types[first]))
+    name = str(types[first])
+    kind: dict[str, Value] = {"dtype": "fp8"} if "Float8" in name else typed(name)
     if "type" in kind:
         raise ValueError(f"Input type: {types[first]!r} is not multiplied by the suite")
     return Case("matmul", shape | kind)
