@@ -95,6 +95,7 @@ class FabricFit(Strict):
     growth: Amount = Field(description="the depth is log2(units) to this power")
     ring: Share
     exchange: Share
+    send: Share = Field(description="a lone message, over what its channels copy")
 
 
 class HostFit(Strict):

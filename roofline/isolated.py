@@ -86,6 +86,7 @@ class Fabric:
     growth: Count  # depth is log2(units) to this power
     ring: Count  # fractions of the cards' bandwidth
     exchange: Count
+    send: Count  # of what the channels of a message copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class Idle:
             channels = np.where(
                 np.greater(NET_CHANNELS * group.size, 4 * CHANNELS), 1, NET_CHANNELS
             )
-            return np.maximum(around, nbytes / (channels * COPIED))
+            return np.maximum(around, nbytes / (channels * COPIED * fabric.send))
         if op is not ALL_REDUCE:
             return around
         local = replace(group, size=reach.above)

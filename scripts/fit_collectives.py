@@ -75,12 +75,14 @@ FABRIC = {
     "growth": (0.7, 0.3),
     "ring": (0.88, 0.15),
     "exchange": (0.85, 0.25),
+    "send": (0.8, 0.3),
 }
 TOP = {
     "fraction": 1.1,
     "switched": 1.0,
     "ring": 1.0,
     "exchange": 1.0,
+    "send": 1.0,
     "growth": 1.5,
     "crowding": 4.0,
 }

@@ -13,7 +13,7 @@ from roofline.isolated import Calls, Fabric, Host, Idle, Wire
 from roofline.machine import Tier
 
 NODE, NETWORK = Tier(8, 450e9, "node", transit=False), Tier(128, 400e9, "network")
-FREE = Fabric(1e-30, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+FREE = Fabric(1e-30, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
 MEASURED = sorted(calibration("h100").isolated.wires)
 
 
