@@ -54,6 +54,7 @@ def kill() -> None:
 def stop() -> None:
     """A rank that neither answers nor ends."""
     os.kill(os.getpid(), signal.SIGSTOP)
+    signal.pause()  # also where the kernel wakes it, as it does when a shell has gone
 
 
 def no_memory() -> None:

@@ -15,6 +15,7 @@ from validation import ranks
 def stop(rank: int, world: int) -> None:
     if rank:
         os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pause()  # also where the kernel wakes it, as it does when a shell has gone
     raise LookupError("rank 1 does not answer")
 
 
