@@ -87,9 +87,7 @@ def explain(
         output.as_json(_document(about, job, found, brought, said))
         return
     output.say(chosen.line(), one.words(job), one.habits(job, framework))
-    _tell(job, found, brought)
-    if said is not None:
-        _tell_suspects(said)
+    _tell(job, found, brought, said)
 
 
 def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
@@ -116,7 +114,7 @@ def _job(params: Mapping[str, Any], chosen: inputs.Chosen) -> Training:
     )
 
 
-def _tell(job: Training, found: Anatomy, brought: Outcome) -> None:
+def _tell(job: Training, found: Anatomy, brought: Outcome, said: Suspicion | None) -> None:
     seconds = float(brought.seconds)
     band = brought.wide
     within = (
@@ -135,6 +133,8 @@ def _tell(job: Training, found: Anatomy, brought: Outcome) -> None:
     )
     _tell_rows(found)
     _tell_memory(job)
+    if said is not None:
+        _tell_suspects(said)
 
 
 def _tell_rows(found: Anatomy) -> None:
